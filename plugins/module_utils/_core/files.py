@@ -1,0 +1,176 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files written whole or not at all, with what changed said as a diff."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+from .errors import GpuFleetError
+
+HIDDEN = "(content hidden: it may hold secrets)\n"
+
+
+@dataclass(frozen=True)
+class WantedFile:
+    """A file as it should be. ``content`` None means: it should not be there. ``secret`` hides it from diffs."""
+
+    path: str
+    content: Optional[bytes]
+    mode: int = 0o644
+    uid: int = 0
+    gid: int = 0
+    secret: bool = False
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """What has to be done to one file. ``what`` is ``created``, ``content``, ``mode`` or ``removed``."""
+
+    wanted: WantedFile
+    what: str
+    before: Optional[bytes]
+    before_mode: Optional[int]
+
+    def to_result(self) -> Dict[str, str]:
+        """The entry for the module's ``files``."""
+        return {"path": self.wanted.path, "change": self.what}
+
+    def to_diff(self) -> Dict[str, str]:
+        """The entry for Ansible's diff mode; secrets are never shown."""
+        wanted = self.wanted
+        after = wanted.content
+        if wanted.secret:
+            before_text = "" if self.before is None else HIDDEN
+            after_text = "" if after is None else HIDDEN
+            if self.what == "content":
+                after_text = HIDDEN + "(changed)\n"
+        else:
+            before_text = (self.before or b"").decode("utf-8", "replace")
+            after_text = (after or b"").decode("utf-8", "replace")
+        if self.what == "mode":
+            before_text = "mode: %s\n" % ("?" if self.before_mode is None else "%04o" % self.before_mode)
+            after_text = "mode: %04o\n" % wanted.mode
+        return {
+            "before_header": wanted.path if self.before is not None else wanted.path + " (absent)",
+            "after_header": wanted.path if after is not None else wanted.path + " (absent)",
+            "before": before_text,
+            "after": after_text,
+        }
+
+
+def read_bytes(path: str) -> Optional[bytes]:
+    """The file's content, or None where there is none. Raises GpuFleetError for anything else in the way."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise GpuFleetError("Cannot read %s: %s." % (path, exc.strerror)) from exc
+
+
+def compare(wanted: WantedFile) -> Optional[FileChange]:
+    """What would have to change to make the file as wanted; None when it already is."""
+    try:
+        status = os.lstat(wanted.path)
+    except FileNotFoundError:
+        return None if wanted.content is None else FileChange(wanted, "created", None, None)
+    except OSError as exc:
+        raise GpuFleetError("Cannot look at %s: %s." % (wanted.path, exc.strerror)) from exc
+    if not stat.S_ISREG(status.st_mode):
+        raise GpuFleetError(
+            "%s is not a regular file (it may be a link or a directory): it is left alone. Move it away and run again."
+            % wanted.path
+        )
+    before = read_bytes(wanted.path)
+    mode = stat.S_IMODE(status.st_mode)
+    if wanted.content is None:
+        return FileChange(wanted, "removed", before, mode)
+    if before != wanted.content:
+        return FileChange(wanted, "content", before, mode)
+    if (mode, status.st_uid, status.st_gid) != (wanted.mode, wanted.uid, wanted.gid):
+        return FileChange(wanted, "mode", before, mode)
+    return None
+
+
+def changes(wanted: List[WantedFile]) -> List[FileChange]:
+    """The changes that a list of files needs, in order."""
+    return [change for change in map(compare, wanted) if change is not None]
+
+
+def apply_change(change: FileChange) -> None:
+    """Carry out one change. The file is never seen half-written: temporary file, fsync, rename."""
+    wanted = change.wanted
+    try:
+        if wanted.content is None:
+            os.unlink(wanted.path)
+            return
+        os.makedirs(os.path.dirname(wanted.path), mode=0o755, exist_ok=True)
+        _replace(wanted)
+    except OSError as exc:
+        raise GpuFleetError("Cannot write %s: %s." % (wanted.path, exc.strerror)) from exc
+
+
+def restore(change: FileChange) -> None:
+    """Undo one change: put back what was there before."""
+    wanted = change.wanted
+    mode = wanted.mode if change.before_mode is None else change.before_mode
+    back = WantedFile(wanted.path, change.before, mode, wanted.uid, wanted.gid, wanted.secret)
+    again = compare(back)
+    if again is not None:
+        apply_change(again)
+
+
+def _replace(wanted: WantedFile) -> None:
+    directory = os.path.dirname(wanted.path)
+    fd, temporary = tempfile.mkstemp(prefix=".gpufleet-", dir=directory)
+    try:
+        with os.fdopen(fd, "wb") as handle:
+            os.fchmod(handle.fileno(), wanted.mode)
+            if os.geteuid() == 0:
+                os.fchown(handle.fileno(), wanted.uid, wanted.gid)
+            handle.write(wanted.content or b"")
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.rename(temporary, wanted.path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    directory_fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(directory_fd)  # the rename itself must survive a power cut
+    finally:
+        os.close(directory_fd)
+
+
+def make_directory(path: str, mode: int = 0o755, uid: int = 0, gid: int = 0) -> bool:
+    """Make a directory with this mode and owner; returns whether anything changed."""
+    try:
+        os.mkdir(path, mode)
+        created = True
+    except FileExistsError:
+        created = False
+    except OSError as exc:
+        raise GpuFleetError("Cannot make the directory %s: %s." % (path, exc.strerror)) from exc
+    status = os.stat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise GpuFleetError("%s is in the way: a directory is needed there. Move it away and run again." % path)
+    fixed = False
+    if stat.S_IMODE(status.st_mode) != mode:
+        os.chmod(path, mode)
+        fixed = True
+    if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (uid, gid):
+        os.chown(path, uid, gid)
+        fixed = True
+    return created or fixed
+
+
+def diff_of(all_changes: List[FileChange]) -> List[Dict[str, Any]]:
+    """Ansible's ``diff`` for a list of changes."""
+    return [change.to_diff() for change in all_changes]
