@@ -1,0 +1,56 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+PYTHON3 ?= python3
+HOSTS ?= 3
+VENV := $(CURDIR)/.venv
+PY := $(VENV)/bin/python
+LAB := PYTHONPATH=tests $(PY) -m lab
+
+# The environment's tools come first, so that no shim of a version manager gets between them.
+export PATH := $(VENV)/bin:$(PATH)
+export PYTHONDONTWRITEBYTECODE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv lint sanity unit lab-test test build demo lab-up lab-down lab-status clean
+
+help: ## Show what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: ## Make or refresh the virtual environment in .venv
+	@$(PYTHON3) tests/gates/venv.py $(VENV)
+
+demo: venv ## Watch three hosts swap from one model to another, without a GPU (root; DEMO_KEEP=0 ends the lab after)
+	@$(PY) tests/demo/demo.py
+
+test: venv ## Run every stage below, one line each
+	@$(PY) tests/gates/stages.py
+
+lint: venv ## yamllint, ruff, mypy, ansible-lint, antsibull-changelog, shellcheck
+	@$(PY) tests/gates/lint.py
+
+sanity: venv ## ansible-test sanity on a copy of the tracked files
+	@$(PY) tests/gates/sanity.py
+
+unit: venv ## Unit tests: pure Python, no root, under a minute
+	@$(PY) -m pytest tests/unit -q
+
+lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on real hosts (root)
+	@$(PY) tests/gates/lab_test.py
+
+build: venv ## Build the collection's tarball into build/
+	@$(PY) tests/gates/tarball.py
+
+lab-up: venv ## Bring up the lab: HOSTS=3
+	@$(LAB) up --hosts $(HOSTS)
+
+lab-down: venv ## Take the lab down; leaves nothing behind
+	@$(LAB) down
+
+lab-status: venv ## Say what runs in the lab
+	@$(LAB) status
+
+clean: ## Remove build products and the virtual environment
+	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache tests/output
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
