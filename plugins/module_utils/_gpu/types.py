@@ -16,7 +16,8 @@ class GpuProcess:
     ``type`` is C (compute), G (graphics), M (a client of MPS), joined with ``+`` when the driver lists it under several, and
     None for a process that holds the GPU's device node open although no list shows it. ``state`` is ``running``, ``zombie``,
     ``gone`` (the driver still lists it, the process is no more) or ``not_visible`` (the driver's number means nothing here,
-    or means another process). The fields from ``start_ticks`` on are for proving identity and are not exported.
+    or means another process). ``unit`` belongs to the user manager of ``uid`` when ``user_unit`` is true. ``proven`` means that
+    the process was seen to hold a GPU device node open. The fields from ``start_ticks`` on serve proof and are not exported.
     """
 
     pid: int
@@ -36,6 +37,9 @@ class GpuProcess:
     start_ticks: Optional[int] = None
     uid: Optional[int] = None
     ppid: Optional[int] = None
+    exe: Optional[str] = None
+    user_unit: bool = False
+    proven: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
         """The process as the contract has it."""

@@ -1,0 +1,80 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which processes hold a GPU's device node open: what `fuser /dev/nvidia*` would find, without killing anybody.
+
+The driver's lists leave out a forked child that only inherited the open node, yet its memory stays until that child ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, FrozenSet, Iterable, Optional, Set
+
+from .procfs import all_pids
+
+# Every node through which a process can hold GPU memory. dxg is WSL's, nvhost/nvmap are the integrated devices'.
+_NODE = re.compile(
+    r"/dev/(?P<node>nvidia\d+|nvidiactl|nvidia-uvm(?:-tools)?|nvidia-modeset|nvidia-caps/.+|nvidia-vgpu\d*|dxg|nvmap|nvhost-.+)"
+    r"(?: \(deleted\))?$"
+)
+_GPU_NODE = re.compile(r"nvidia(\d+)$")
+
+
+def device_holders(root: str = "/proc", pids: Optional[Iterable[int]] = None) -> Dict[int, FrozenSet[str]]:
+    """pid -> names of the nodes it holds (``nvidia0``, ``nvidiactl``, ``nvidia-caps/nvidia-cap1`` ...).
+
+    Only processes whose descriptors may be read appear; without root these are the caller's own. Processes that hold
+    none are left out.
+    """
+    found: Dict[int, FrozenSet[str]] = {}
+    for pid in all_pids(root) if pids is None else pids:
+        nodes = nodes_of(pid, root)
+        if nodes:
+            found[pid] = nodes
+    return found
+
+
+def nodes_of(pid: int, root: str = "/proc") -> Optional[FrozenSet[str]]:
+    """The nodes one process holds; None when its descriptors can't be read (not ours, or it ended)."""
+    base = "%s/%d/fd" % (root, pid)
+    try:
+        descriptors = os.listdir(base)
+    except OSError:
+        return None
+    nodes: Set[str] = set()
+    for descriptor in descriptors:
+        try:
+            target = os.readlink(base + "/" + descriptor)
+        except OSError:
+            continue  # closed between the listing and now
+        if target.startswith("/dev/"):
+            match = _NODE.match(target)
+            if match:
+                nodes.add(match.group("node"))
+    return frozenset(nodes)
+
+
+def mapped_nodes(pid: int, root: str = "/proc") -> FrozenSet[str]:
+    """The nodes in a process's memory map: a mapping outlives the descriptor it was made through.
+
+    Costs far more than the descriptors and can block on a process that is stuck in the kernel: ask only for suspects.
+    """
+    nodes: Set[str] = set()
+    try:
+        with open("%s/%d/maps" % (root, pid), "rb") as handle:
+            for line in handle:
+                start = line.find(b"/dev/")
+                if start >= 0:
+                    match = _NODE.match(line[start:].decode("utf-8", "replace").rstrip("\n"))
+                    if match:
+                        nodes.add(match.group("node"))
+    except OSError:
+        pass  # ended, or not ours to read: no proof either way
+    return frozenset(nodes)
+
+
+def gpu_minors(nodes: Iterable[str]) -> FrozenSet[int]:
+    """The N of every ``nvidiaN`` among the nodes."""
+    return frozenset(int(match.group(1)) for match in map(_GPU_NODE.match, nodes) if match)

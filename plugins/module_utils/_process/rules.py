@@ -1,0 +1,214 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What counts as vLLM, what is an orphan, what is protected: the one place where that is decided.
+
+Each table is read from the top, the first match names the reason. A pattern is a regular expression that must match the
+whole field. Fields: ``name`` is the kernel's name of the process (cut to 15 characters), or the file name of its executable or
+of its first argument; ``title`` the whole command line; ``program`` what a Python interpreter was told to run; ``unit`` its unit.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass
+from typing import AbstractSet, Iterable, List, Optional, Sequence, Tuple
+
+from .types import CgroupOwner, Classification, ProcessInfo
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a table."""
+
+    pattern: str
+    field: str
+    reason: str
+
+    def matches(self, values: Iterable[str]) -> bool:
+        """Whether any of the field's values is the pattern's."""
+        return any(re.match("(?:%s)$" % self.pattern, value, re.DOTALL) for value in values)
+
+
+# vLLM retitles its children; comm keeps 15 characters of it (VLLM::EngineCor). Shells, editors and greps that only mention
+# vLLM on their command line are not vLLM: the title must begin so, or the program that runs must be it.
+VLLM_RULES: Tuple[Rule, ...] = (
+    Rule(r"VLLM::.*", "name", "a child of a vLLM server (EngineCore, Worker, APIServer, DPCoordinator)"),
+    Rule(r"VLLM::.*", "title", "a child of a vLLM server, by its whole title"),
+    Rule(r"VllmWorker.*", "title", "a worker of older vLLM (VllmWorker rank=N, VllmWorkerProcess)"),
+    Rule(r"ray::(?:RayWorkerWrapper|RayWorkerProc|RayDistributedExecutor|EngineCoreActor|DPMoEEngineCoreActor)\b.*", "title",
+         "a vLLM worker under Ray"),
+    Rule(r"ray::RayWorkerWr.*", "name", "a vLLM worker under Ray, by its short name"),
+    Rule(r"vllm", "name", "the vllm command"),
+    Rule(r"(?:.*/)?vllm", "program", "the vllm command, run by a Python interpreter"),
+    Rule(r"-m vllm(?:\..*)?", "program", "a module of vLLM, run by a Python interpreter"),
+)
+
+# A Python process that does not carry vLLM's title (resource tracker, a worker before it is retitled) is vLLM's when its unit or
+# its parent is.
+VLLM_UNIT = Rule(r"vllm(?:[-@].+)?\.service", "unit", "it belongs to a vLLM service")
+_PYTHON = re.compile(r"(?:pypy|python|pt_main_thread)[\d.]*.*$")
+
+PROTECTED_RULES: Tuple[Rule, ...] = (
+    Rule(r"X|Xorg(?:\.bin|\.wrap)?|Xwayland|Xvfb|Xvnc", "name", "display server"),
+    Rule(r"gnome-.*|mutter.*|kwin.*|plasma.*|ksmserver|weston|sway|Hyprland|cinnamon.*|xfwm4|gdm.*|sddm.*|lightdm.*|gsd-.*",
+         "name", "desktop session"),
+    Rule(r"nvidia-persiste.*", "name", "NVIDIA persistence daemon"),
+    Rule(r"nvidia-powerd", "name", "NVIDIA power daemon"),
+    Rule(r"nv-hostengine|dcgm.*|nvidia_gpu_expo.*|nvidia_gpu_exporter", "name", "GPU monitoring"),
+    Rule(r"nv-fabricmanage.*|nvlsm|nvidia-imex.*", "name", "NVLink fabric management"),
+    Rule(r"nvidia-cuda-mps.*", "name", "MPS: it owns its clients' memory and always keeps some"),
+    Rule(r"nvidia-smi|nvtop|nvitop|gpustat|nvidia-settings|nvidia-debugdum.*|nvidia-bug-repo.*|nsys.*|ncu", "name", "GPU tool"),
+    Rule(r"vgpu|nvidia-vgpu.*|qemu.*|kvm|libvirtd|virtqemud", "name", "virtual machine or vGPU tenant"),
+    Rule(r"sshd.*|login|su|sudo|agetty|\(sd-pam\)", "name", "login"),
+    Rule(r"systemd.*|init|dbus-.*|polkitd|udevd|udisksd|upowerd", "name", "the host's own service management"),
+    Rule(r"containerd.*|dockerd|docker-.*|docker|runc|crun|conmon|podman|crio|lxc.*|lxd|incusd|buildkitd|nvidia-containe.*"
+         r"|nvidia-device-p.*|nvidia-ctk",
+         "name", "container runtime"),
+    Rule(r"kubelet|kube-.*|k3s.*|rke2.*", "name", "Kubernetes"),
+    Rule(r"slurm.*|munged|pbs_mom", "name", "job scheduler"),
+)
+
+# Units that must never be stopped to free memory, whatever process is found in them: stopping one takes the host's way in, or
+# every container and job, with it. A process started by hand lands there where no login sessions are kept.
+HOST_UNITS: Tuple[Rule, ...] = (
+    Rule(r"sshd?(?:@.*)?\.(?:service|socket)", "unit", "the way into the host"),
+    Rule(r"(?:systemd-.*|dbus.*|user@.*|user-runtime-dir@.*|getty@.*|serial-getty@.*|polkit|udev.*|NetworkManager|network.*)\.service",
+         "unit", "the host's own service management"),
+    Rule(r"init\.scope|session-.*\.scope", "unit", "a login session, or the host itself"),
+    Rule(r"(?:cron|crond|atd|rsyslog|auditd|sssd|chronyd?|ntp.*)\.service", "unit", "the host's own services"),
+    Rule(r"(?:docker|containerd|podman|crio|kubelet|k3s.*|rke2.*|lxc.*|lxd.*|snap\.lxd.*|incus.*|libvirtd.*|virtqemud)\.service",
+         "unit", "it carries containers or virtual machines"),
+    Rule(r"(?:slurm.*|pbs.*)\.(?:service|scope)", "unit", "it carries scheduled jobs"),
+    Rule(r"(?:nvidia-.*|dcgm.*|nv-hostengine)\.service", "unit", "it keeps the GPUs running"),
+    Rule(r"(?:gdm3?|sddm|lightdm|display-manager)\.service", "unit", "the desktop"),
+)
+
+
+def classify(
+    info: ProcessInfo,
+    owner: CgroupOwner,
+    unit_active: Optional[bool],
+    extra_protect: Sequence[str] = (),
+    family: Sequence[ProcessInfo] = (),
+    own_pids: AbstractSet[int] = frozenset(),
+) -> Classification:
+    """Judge one process.
+
+    ``unit_active`` says whether the unit or login session that ``owner`` names is active; None where it names none.
+    ``extra_protect`` are the user's patterns (see :func:`protected_by_user`). ``family`` are the process's ancestors, nearest
+    first; ``own_pids`` the caller itself and its ancestors.
+    """
+    vllm = vllm_reason(info, owner, family) is not None
+    reason = protected_reason(info, owner, own_pids) or protected_by_user(info, owner, extra_protect)
+    belongs = owner.container is not None or bool(unit_active)
+    return Classification(vllm, vllm and not belongs, reason is not None, reason)
+
+
+def vllm_reason(info: ProcessInfo, owner: CgroupOwner, family: Sequence[ProcessInfo] = ()) -> Optional[str]:
+    """Why this process is vLLM's; None when nothing proves it."""
+    reason = _own_vllm_reason(info)
+    if reason is not None or not is_python(info):
+        return reason
+    if owner.unit is not None and VLLM_UNIT.matches([owner.unit]):
+        return VLLM_UNIT.reason
+    for parent in family:
+        if _own_vllm_reason(parent) is not None:
+            return "its parent is vLLM's"
+        if not is_python(parent):
+            break
+    return None
+
+
+def protected_reason(info: ProcessInfo, owner: CgroupOwner, own_pids: AbstractSet[int] = frozenset()) -> Optional[str]:
+    """Why this process must never be signalled; None when nothing speaks for it."""
+    if info.pid <= 1:
+        return "the host's first process"
+    if info.pid in own_pids:
+        return "it runs this task"
+    if info.pid == 2 or (info.ppid == 2 and not info.cmdline):
+        return "kernel thread"
+    names = names_of(info)
+    for rule in PROTECTED_RULES:
+        if rule.matches(names):
+            return rule.reason
+    if owner.container is not None:
+        return "container %s (%s)" % (owner.container[:12] if len(owner.container) == 64 else owner.container, owner.runtime)
+    return None
+
+
+def protected_by_user(info: ProcessInfo, owner: CgroupOwner, patterns: Sequence[str]) -> Optional[str]:
+    """Whether one of the user's shell patterns names this process, its unit or its user.
+
+    ``unit:``, ``process:`` or ``user:`` in front narrows a pattern to that field; a process is matched by name or title.
+    """
+    fields = {"unit": [owner.unit] if owner.unit else [], "process": names_of(info) + [info.cmdline], "user": [info.user]}
+    for pattern in patterns:
+        kind, colon, rest = pattern.partition(":")
+        chosen = [kind] if colon and kind in fields else list(fields)
+        wanted = rest if colon and kind in fields else pattern
+        for field in chosen:
+            if any(fnmatch.fnmatchcase(value, wanted) for value in fields[field]):
+                return "protect: %s" % pattern
+    return None
+
+
+def host_unit_reason(unit: str) -> Optional[str]:
+    """Why this unit must never be stopped to free memory; None for an ordinary service."""
+    for rule in HOST_UNITS:
+        if rule.matches([unit]):
+            return rule.reason
+    return None
+
+
+def names_of(info: ProcessInfo) -> List[str]:
+    """The short names a process goes by."""
+    names = [info.comm]
+    if info.exe:
+        names.append(_base(info.exe))
+    if info.argv:
+        # "sshd: root@pts/0" and "nginx: worker" are titles whose first word is the name
+        names.append(_base(info.argv[0].split(" ")[0]).rstrip(":"))
+    return names
+
+
+def is_python(info: ProcessInfo) -> bool:
+    """Whether a Python interpreter runs in it."""
+    return any(_PYTHON.match(name) for name in names_of(info))
+
+
+def _own_vllm_reason(info: ProcessInfo) -> Optional[str]:
+    names, program = names_of(info), _program(info)
+    for rule in VLLM_RULES:
+        values = names if rule.field == "name" else [info.cmdline] if rule.field == "title" else program
+        if rule.matches(values):
+            return rule.reason
+    return None
+
+
+def _program(info: ProcessInfo) -> List[str]:
+    """What a Python interpreter runs: the script's path, or ``-m module``; empty for everything else."""
+    argv = list(info.argv)
+    if not argv or not _PYTHON.match(_base(argv[0])):
+        return []
+    position = 1
+    while position < len(argv):
+        word = argv[position]
+        if word == "-m":
+            return ["-m " + argv[position + 1]] if position + 1 < len(argv) else []
+        if word == "-c":
+            return []
+        if word in ("-W", "-X"):
+            position += 1
+        elif not word.startswith("-"):
+            return [word]
+        position += 1
+    return []
+
+
+def _base(path: str) -> str:
+    name = path.rsplit("/", 1)[-1]
+    return name[: -len(" (deleted)")] if name.endswith(" (deleted)") else name
+
+
