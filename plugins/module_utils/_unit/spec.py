@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import math
 import posixpath
+import re
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
+from .._core.errors import GpuFleetError
+from .config import normalise_args
+from .quote import exec_command, text_value, variable_name
 from .slug import slug as make_slug
 
 # vLLM 0.33: `vllm/config/cache.py`.
@@ -24,6 +28,22 @@ DEFAULT_STOP_TIMEOUT_S = 60.0
 # What one load may take at most before three of them would no longer fit the start limit's interval.
 LOAD_ALLOWANCE_S = 1800.0
 RESTART_S = 5.0
+
+# Variables that are decided elsewhere -> what to do instead.
+NOT_IN_ENV = {
+    "CUDA_VISIBLE_DEVICES": "Use gpus",
+    "NVIDIA_VISIBLE_DEVICES": "Use gpus",
+    "CUDA_DEVICE_ORDER": "The unit sets PCI_BUS_ID, so that indices mean what the driver means by them",
+    "VLLM_API_KEY": "Put it under secrets: every user of the host can read a unit's environment",
+    "HF_TOKEN": "Put it under secrets: every user of the host can read a unit's environment",
+    "HUGGING_FACE_HUB_TOKEN": "Put it under secrets: every user of the host can read a unit's environment",
+}
+NOT_IN_SECRETS = {name: NOT_IN_ENV[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+
+_HOST = re.compile(r"^[A-Za-z0-9_.:%-]+$")
+# It stands in settings of three different syntaxes, none of which it should need an escape in.
+_HOME = re.compile(r"^(/[A-Za-z0-9_@+=,-][A-Za-z0-9_.@+=,-]*)+$")
+_ACCOUNT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$")
 
 
 @dataclass(frozen=True)
@@ -44,7 +64,7 @@ class ServiceSpec:
 
     ``gpu_uuids`` is only needed for MIG instances, which have no index that CUDA understands. ``env`` and
     ``secrets`` are the user's; what the unit sets by itself stands in ``_unit/environment.py``. ``home`` empty
-    means ``/var/lib/vllm/<slug>``.
+    means ``/var/lib/vllm/<slug>``. Building one checks and normalises everything: GpuFleetError names the option.
     """
 
     name: str
@@ -65,6 +85,45 @@ class ServiceSpec:
     stop_timeout: float = DEFAULT_STOP_TIMEOUT_S
     shutdown_timeout: Optional[float] = None
     home: str = ""
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__  # the instance is frozen for everybody else
+        make_slug(self.name)
+        for key in ("name", "model", "served_name", "host"):
+            set_(self, key, text_value(getattr(self, key), key))
+        if not self.model or self.model.startswith("-") or self.model != self.model.strip():
+            raise GpuFleetError("model: %r is neither a directory nor a repository's name." % self.model)
+        if not self.served_name or self.served_name.startswith("-"):
+            raise GpuFleetError("served_name: %r can't be a served model's name." % self.served_name)
+        if not _HOST.match(self.host):
+            raise GpuFleetError("host: %r is no address to listen on." % self.host)
+        exec_command(self.executable, "executable")
+        if not 1 <= self.port <= 65535:
+            raise GpuFleetError("port: %d is outside 1 to 65535." % self.port)
+        for key in ("user", "group"):
+            if not _ACCOUNT.match(getattr(self, key)):
+                raise GpuFleetError("%s: %r is no name of an account." % (key, getattr(self, key)))
+        if self.home and not _HOME.match(self.home):
+            raise GpuFleetError(
+                "home: %r is not an absolute path of letters, digits and any of '_.@+=,-'." % self.home
+            )
+        set_(self, "gpus", tuple(int(gpu) for gpu in self.gpus))
+        if len(set(self.gpus)) != len(self.gpus) or any(gpu < 0 for gpu in self.gpus):
+            raise GpuFleetError("gpus: %s names a GPU twice or below 0." % (list(self.gpus),))
+        set_(self, "gpu_uuids", tuple(self.gpu_uuids))
+        set_(self, "args", normalise_args(self.args))
+        set_(self, "env", _variables(self.env, "env", NOT_IN_ENV))
+        set_(self, "secrets", _variables(self.secrets, "secrets", NOT_IN_SECRETS))
+        both = sorted(set(self.env) & set(self.secrets))
+        if both:
+            raise GpuFleetError("env: %s is given under secrets as well. Keep it there." % ", ".join(both))
+        for key in ("gpu_memory_utilization", "shutdown_timeout"):
+            if not isinstance(self.args.get(key, 0), (int, float)):
+                raise GpuFleetError("args.%s: %r is no number." % (key, self.args[key]))
+        try:
+            float(self.env.get("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", 0))
+        except ValueError as exc:
+            raise GpuFleetError("env.VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS: a number of seconds is needed.") from exc
 
     @property
     def slug(self) -> str:
@@ -108,9 +167,8 @@ class ServiceSpec:
 
     @property
     def utilization(self) -> float:
-        """``gpu_memory_utilization`` as the server will use it; NaN-free, 0 < u <= 1 is vLLM's to check."""
-        value = float(self.args.get("gpu_memory_utilization", DEFAULT_UTILIZATION))
-        return value if math.isfinite(value) else DEFAULT_UTILIZATION
+        """``gpu_memory_utilization`` as the server will use it; that it is above 0 and at most 1 is vLLM's to check."""
+        return float(self.args.get("gpu_memory_utilization", DEFAULT_UTILIZATION))
 
     @property
     def drain_s(self) -> float:
@@ -138,3 +196,35 @@ class ServiceSpec:
     def start_limit_interval_s(self) -> int:
         """The unit's ``StartLimitIntervalSec``: longer than three whole starts, or the limit is never hit."""
         return math.ceil(3 * (self.timeout_start_s + LOAD_ALLOWANCE_S + RESTART_S))
+
+    @property
+    def tls(self) -> bool:
+        """Whether the server speaks HTTPS."""
+        return bool(self.args.get("ssl_certfile"))
+
+    @property
+    def visible_devices(self) -> str:
+        """``CUDA_VISIBLE_DEVICES``: indices, which every version of vLLM reads; UUIDs for MIG, which has no index."""
+        if any(uuid.startswith("MIG-") for uuid in self.gpu_uuids):
+            return ",".join(self.gpu_uuids)
+        return ",".join(str(gpu) for gpu in self.gpus)
+
+
+def _variables(given: Mapping[str, Any], key: str, refused: Mapping[str, str]) -> Dict[str, str]:
+    """Environment variables as text, sorted; GpuFleetError for names and values that can't be."""
+    if not isinstance(given, Mapping):
+        raise GpuFleetError("%s: a dictionary of environment variables is needed." % key)
+    found = {}
+    for name in sorted(given, key=str):
+        where = "%s.%s" % (key, name)
+        variable_name(name, key)
+        if name in refused:
+            raise GpuFleetError("%s can't be set there. %s." % (where, refused[name]))
+        try:
+            found[name] = text_value(given[name], where)
+        except GpuFleetError:
+            if key == "secrets" and not isinstance(given[name], str):
+                # The message of text_value shows the value, which must not happen to a secret.
+                raise GpuFleetError("%s: the value is no text. Write it as a string in quotes." % where) from None
+            raise
+    return found

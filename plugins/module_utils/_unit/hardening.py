@@ -1,0 +1,59 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the server may not do: settings that cost a vLLM service nothing, and why some are missing.
+
+Left out on purpose, each because the server breaks with it:
+
+* ``PrivateDevices`` and ``DeviceAllow``: the GPUs' nodes are under names that changed between drivers.
+* ``ProtectClock``: it adds a ``DeviceAllow``, and with the first of those every device not named is shut out.
+* ``MemoryDenyWriteExecute``: kernels are compiled while the server runs.
+* ``RemoveIPC``: it removes the shared memory of the *user* when one service stops, also that of its neighbours.
+* ``ProtectProc``, ``ProcSubset``: the guard names who holds a GPU, and /proc/meminfo is read.
+* ``PrivateNetwork``, ``IPAddressDeny``: it is a server.
+* ``PrivateUsers``: the driver compares real user ids when processes share memory.
+"""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from .spec import ServiceSpec
+
+_ALWAYS: Tuple[str, ...] = (
+    "NoNewPrivileges=yes",
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "PrivateMounts=yes",
+    "ProtectSystem=strict",
+    "ProtectControlGroups=yes",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "LockPersonality=yes",
+    "RestrictNamespaces=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    # NCCL finds its interfaces over netlink.
+    "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+    "SystemCallArchitectures=native",
+    # @resources and @debug stay: NCCL pins threads, CUDA passes memory between processes with pidfd_getfd.
+    "SystemCallFilter=~@clock @cpu-emulation @module @mount @obsolete @raw-io @reboot @swap",
+    "SystemCallErrorNumber=EPERM",
+    "UMask=0077",
+)
+_HOMES = ("/home/", "/root/", "/run/user/")
+_TEMPORARY = ("/tmp/", "/var/tmp/")
+
+
+def hardening(spec: ServiceSpec) -> List[str]:
+    """The lines of ``[Service]`` that narrow what the server can reach."""
+    lines = list(_ALWAYS)
+    # A model or a virtual environment in somebody's home, or in a temporary directory, must stay readable.
+    needed = (spec.model, spec.executable)
+    lines.append("ProtectHome=%s" % ("read-only" if any(path.startswith(_HOMES) for path in needed) else "yes"))
+    lines.append("PrivateTmp=%s" % ("no" if any(path.startswith(_TEMPORARY) for path in needed) else "yes"))
+    if spec.home:
+        lines.append("ReadWritePaths=" + spec.home)
+    return lines
