@@ -1,0 +1,90 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Check a model's catalogue entry on every host of a play, on the controller."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
+
+
+class ActionModule(ActionBase):
+    """Reads hostvars, never a host."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        """See the module's documentation."""
+        result: Dict[str, Any] = super().run(tmp, task_vars)
+        args = self.validate_argument_spec(
+            argument_spec={
+                "model": {"type": "str", "required": True},
+                "hosts": {"type": "list", "elements": "str", "required": True},
+                "target": {"type": "str"},
+            }
+        )[1]
+        hostvars = (task_vars or {}).get("hostvars", {})
+        problems, deployments = look_up(args["model"], args["hosts"], args["target"], hostvars)
+        if problems:
+            result.update(failed=True, changed=False, msg=message(problems))
+        else:
+            result.update(changed=False, deployments=deployments)
+        return result
+
+
+def look_up(
+    model: str, hosts: List[str], target: Optional[str], hostvars: Mapping[str, Any]
+) -> Tuple[List[str], Dict[str, Dict[str, Any]]]:
+    """The problems, one line each with the hosts they concern, and the deployment of each host without its secrets."""
+    if not hosts:
+        pattern = "the target %r" % target if target else "the target"
+        return [
+            "No host matches %s. Look at `ansible-inventory --graph`, then set `target` to one of its groups or hosts"
+            " (or widen --limit)." % pattern
+        ], {}
+    by_problem: Dict[str, List[str]] = {}
+    deployments: Dict[str, Dict[str, Any]] = {}
+    for host in hosts:
+        problems, parameters = _examine_host(model, host, hostvars)
+        for problem in problems:
+            by_problem.setdefault(problem, []).append(host)
+        if not problems:
+            deployments[host] = _without_secrets(parameters)
+    # Hosts usually share one catalogue: the same problem is said once, with the hosts that have it.
+    return [_with_hosts(problem, where, len(hosts)) for problem, where in by_problem.items()], deployments
+
+
+def _examine_host(model: str, host: str, hostvars: Mapping[str, Any]) -> Tuple[List[str], Dict[str, Any]]:
+    try:
+        return examine(hostvars[host].get("vllm_models"), model)
+    except KeyError:
+        return ["is not in the inventory."], {}
+    except AnsibleError as exc:
+        return ["`vllm_models` cannot be read: %s" % exc.message], {}
+
+
+def _without_secrets(parameters: Dict[str, Any]) -> Dict[str, Any]:
+    shown = {key: value for key, value in parameters.items() if key != "secrets"}
+    if parameters.get("secrets"):
+        shown["secret_names"] = sorted(parameters["secrets"])
+    return shown
+
+
+def _with_hosts(problem: str, hosts: List[str], of: int) -> str:
+    if len(hosts) == of and of > 1:
+        return problem[0].upper() + problem[1:] if problem[0] != "`" else problem
+    names = ", ".join(hosts) if len(hosts) <= 4 else "%s and %d more" % (", ".join(hosts[:3]), len(hosts) - 3)
+    return "%s: %s" % (names, problem)
+
+
+def message(problems: List[str]) -> str:
+    """One message for all problems."""
+    if len(problems) == 1:
+        return "Nothing was touched. %s" % problems[0]
+    return "Nothing was touched. %d problems:\n%s" % (len(problems), "\n".join("- " + problem for problem in problems))

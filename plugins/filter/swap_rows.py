@@ -1,0 +1,81 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The filter ``gpufleet.vllm.swap_rows``; documented in swap_rows.yml beside this file."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ansible.errors import AnsibleFilterError
+
+
+def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, Any]]:
+    """One row per host for the table and the report of a swap."""
+    if not isinstance(results, Mapping):
+        raise AnsibleFilterError("swap_rows takes a dictionary of results by host, not %s" % type(results).__name__)
+    row = _plan_row if plan else _row
+    return [row(str(host), model, result if isinstance(result, Mapping) else None) for host, result in results.items()]
+
+
+def _plan_row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    if result is None or "actions" not in result:
+        return {"host": host, "now": None, "then": model, "plan": _first_line(result) or "no answer"}
+    replaced = [entry.get("name") for entry in result.get("replaced") or []]
+    steps = _steps(result["actions"])
+    now = ", ".join(str(name) for name in replaced) or (model if result.get("ready") else None)
+    return {"host": host, "now": now, "then": model, "plan": steps or "nothing to do"}
+
+
+def _steps(actions: List[Mapping[str, Any]]) -> str:
+    words = {"stop": "stop %s", "start": "start %s", "disable": "disable %s", "enable": "enable %s", "end_process": "end pid %s",
+             "prove_free": "prove GPU %s free", "drain": "drain %s", "create_user": "create user %s"}
+    written = len([action for action in actions if action["action"] in ("write", "remove")])
+    steps = ["write %d file%s" % (written, "" if written == 1 else "s")] if written else []
+    steps += [words[action["action"]] % action["target"] for action in actions if action["action"] in words]
+    return ", ".join(steps)
+
+
+def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    row: Dict[str, Any] = {"host": host, "before": None, "after": None, "result": "untouched", "downtime_s": None, "total_s": None}
+    row["detail"] = None
+    if not result:
+        row["detail"] = "not begun, because another host failed before it"
+        return row
+    replaced = [str(entry.get("name")) for entry in result.get("replaced") or []]
+    row["before"] = ", ".join(replaced) or None
+    timings = result.get("timings") or {}
+    row["total_s"] = timings.get("total")
+    row["downtime_s"] = timings.get("downtime") or None
+    if result.get("unreachable"):
+        row.update(result="unreachable", detail=_first_line(result))
+    elif result.get("failed"):
+        row["detail"] = _first_line(result)
+        if result.get("rolled_back"):
+            row.update(result="rolled back", after=row["before"])
+        elif replaced or result.get("changed"):
+            row.update(result="FAILED")
+        else:
+            row.update(result="refused")
+    else:
+        served = result.get("served_models") or []
+        row.update(after=", ".join(str(name) for name in served) or model)
+        row.update(result="swapped" if result.get("changed") else "ok, unchanged")
+        if not result.get("changed"):
+            row["before"] = row["after"]
+    return row
+
+
+def _first_line(result: Optional[Mapping[str, Any]]) -> Optional[str]:
+    if not result:
+        return None
+    lines = str(result.get("msg") or "").strip().splitlines()
+    return lines[0] if lines else None
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        """The filters of this file by name."""
+        return {"swap_rows": swap_rows}

@@ -1,0 +1,141 @@
+#!/usr/bin/python
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# The code of this module is an action plugin: it runs on the controller alone.
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: fleet_report
+short_description: Show one table for a whole fleet and leave a JSON report
+version_added: 0.1.0
+description:
+  - Prints rows, usually one for each host, as one aligned table.
+  - With O(report_dir) it leaves the same rows and more as one JSON file on the controller.
+  - Runs on the controller and opens no connection. Use it once for all hosts, with C(run_once).
+author:
+  - The gpufleet.vllm authors (@gpufleet)
+extends_documentation_fragment:
+  - gpufleet.vllm.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Prints the table and writes no file.
+  diff_mode:
+    support: none
+    details:
+      - Changes nothing on a host. A report is always a new file.
+  idempotent:
+    support: none
+    details:
+      - Every run leaves a report of its own. It is not counted as a change.
+options:
+  title:
+    description:
+      - The line above the table.
+    type: str
+    required: true
+  rows:
+    description:
+      - What the table shows, one dictionary for each line.
+    type: list
+    elements: dict
+    required: true
+  columns:
+    description:
+      - The columns, from left to right.
+      - When not given, every key of the rows becomes one.
+    type: list
+    elements: dict
+    suboptions:
+      key:
+        description:
+          - The key of the row's value. Dots go into nested dictionaries.
+        type: str
+        required: true
+      title:
+        description:
+          - The column's heading. Defaults to the key in capitals.
+        type: str
+      align:
+        description:
+          - V(auto) puts a column of numbers to the right and everything else to the left.
+        type: str
+        choices: [auto, left, right]
+        default: auto
+  report:
+    description:
+      - More for the JSON report, next to the rows. It must not use the names of the report's own keys.
+    type: dict
+    default: {}
+  report_dir:
+    description:
+      - Directory on the controller for the JSON report, made when it is not there. A relative one is taken from the current directory.
+      - When empty or not given, no report is written.
+    type: path
+  report_name:
+    description:
+      - The beginning of the report's file name. The time is added, so that no report overwrites another.
+    type: str
+    default: fleet-report
+  query:
+    description:
+      - A JMESPath expression over the report, as it is written to the file. Its result is printed as JSON in place of the table.
+      - When the result is V(false), the task fails, so that a pipeline can ask a question and act on the exit code.
+    type: str
+requirements:
+  - jmespath on the controller, for O(query)
+seealso:
+  - module: gpufleet.vllm.gpu_memory_facts
+"""
+
+EXAMPLES = r"""
+- name: Show what serves where
+  gpufleet.vllm.fleet_report:
+    title: The fleet
+    columns:
+      - key: host
+      - key: model
+      - key: used_mib
+        title: USED MIB
+    rows:
+      - {host: gpu01, model: minimax-m2.5, used_mib: 359424}
+      - {host: gpu02, model: minimax-m2.5, used_mib: 359410}
+    report_dir: reports
+    report_name: fleet-status
+  run_once: true
+
+- name: Fail unless every host is ready
+  gpufleet.vllm.fleet_report:
+    title: The fleet
+    rows: "{{ ansible_play_hosts_all | map('extract', hostvars, 'fleet_row') | list }}"
+    query: "length(rows[?!ready]) == `0`"
+  run_once: true
+"""
+
+RETURN = r"""
+rows:
+  description: The rows, as they were given.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{"host": "gpu01", "model": "minimax-m2.5", "used_mib": 359424}]
+table:
+  description: The table's lines.
+  returned: success
+  type: list
+  elements: str
+  sample: ["HOST   MODEL         USED MIB", "-----  ------------  --------", "gpu01  minimax-m2.5    359424"]
+report_path:
+  description: The report that was written, null when none was.
+  returned: success
+  type: str
+  sample: /srv/pipeline/reports/fleet-status-20261129T154422Z.json
+query_result:
+  description: What O(query) found.
+  returned: when O(query) is given
+  type: raw
+  sample: true
+"""

@@ -1,0 +1,173 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fleet's table and report: what is printed, what is written, what fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+from ansible import constants
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible_collections.gpufleet.vllm.plugins.action import fleet_report
+
+RunAction = Callable[..., Dict[str, Any]]
+ROWS: List[Dict[str, Any]] = [
+    {"host": "gpu01", "used_mib": 1024, "ready": True},
+    {"host": "gpu02", "used_mib": None, "ready": False},
+]
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch) -> List[str]:
+    """What goes to Ansible's display."""
+    texts: List[str] = []
+
+    class FakeDisplay:
+        def display(self, text: str) -> None:
+            texts.append(text)
+
+    monkeypatch.setattr(fleet_report, "Display", FakeDisplay)
+    return texts
+
+
+def report(run_action: RunAction, check_mode: bool = False, **args: Any) -> Dict[str, Any]:
+    return run_action(fleet_report.ActionModule, {"title": "The fleet", "rows": ROWS, **args}, {}, check_mode)
+
+
+def test_the_table_is_printed_and_returned(run_action: RunAction, printed: List[str]) -> None:
+    result = report(run_action)
+    assert result["table"] == [
+        "HOST   USED MIB  READY",
+        "-----  --------  -----",
+        "gpu01      1024  yes",
+        "gpu02         -  no",
+    ]
+    assert "\n".join(result["table"]) in printed[0]
+    assert "The fleet" in printed[0]
+    assert result["changed"] is False
+    assert result["report_path"] is None
+    assert result["rows"] == ROWS
+
+
+def test_columns_choose_order_title_and_alignment(run_action: RunAction, printed: List[str]) -> None:
+    columns = [{"key": "used_mib", "title": "MiB", "align": "left"}, {"key": "host", "align": "right"}]
+    assert report(run_action, columns=columns)["table"][2] == "1024  gpu01"
+
+
+def test_no_rows_are_said(run_action: RunAction, printed: List[str]) -> None:
+    assert report(run_action, rows=[])["table"] == ["(nothing to show)"]
+
+
+def test_the_report_is_one_json_file(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "reports"
+    result = report(run_action, report_dir=str(directory), report_name="swap", report={"model": "m"})
+    assert [str(path) for path in directory.iterdir()] == [result["report_path"]]
+    assert re.fullmatch(r"swap-\d{8}T\d{6}Z\.json", Path(result["report_path"]).name)
+    document = json.loads(Path(result["report_path"]).read_text(encoding="utf-8"))
+    assert document["schema_version"] == 1
+    assert document["rows"] == ROWS
+    assert document["model"] == "m"
+    assert document["check_mode"] is False
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["time"])
+    assert any(result["report_path"] in text for text in printed)
+
+
+def test_check_mode_prints_and_writes_nothing(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
+    result = report(run_action, check_mode=True, report_dir=str(tmp_path / "reports"))
+    assert printed
+    assert result["report_path"] is None
+    assert not (tmp_path / "reports").exists()
+
+
+def test_an_empty_report_dir_is_none(run_action: RunAction, printed: List[str]) -> None:
+    assert report(run_action, report_dir="")["report_path"] is None
+
+
+def test_a_report_never_overwrites_another(
+    run_action: RunAction, printed: List[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_report.time, "time", lambda: 1796000000.0)
+    paths = [report(run_action, report_dir=str(tmp_path))["report_path"] for _ in range(3)]
+    assert len({*paths}) == 3
+    assert sorted(str(path) for path in tmp_path.iterdir()) == sorted(paths)
+
+
+def test_a_directory_that_cannot_be_made_is_one_message(
+    run_action: RunAction, printed: List[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    with pytest.raises(AnsibleActionFail, match="cannot be written .* Give another .report_dir"):
+        report(run_action, report_dir=str(tmp_path / "file" / "reports"))
+
+
+@pytest.mark.parametrize("name", ["../escape", "", "a b", ".hidden"])
+def test_a_report_name_that_is_no_file_name_is_refused(
+    run_action: RunAction, printed: List[str], tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(AnsibleActionFail, match="report_name"):
+        report(run_action, report_dir=str(tmp_path), report_name=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_callers_keys_must_not_hide_the_envelope(run_action: RunAction, printed: List[str]) -> None:
+    with pytest.raises(AnsibleActionFail, match="must not hold rows"):
+        report(run_action, report={"rows": []})
+
+
+def test_not_a_number_becomes_null(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
+    result = report(run_action, rows=[{"x": float("nan"), "y": float("inf")}], report_dir=str(tmp_path))
+    assert json.loads(Path(result["report_path"]).read_text(encoding="utf-8"))["rows"] == [{"x": None, "y": None}]
+
+
+def test_a_query_replaces_the_table(run_action: RunAction, printed: List[str]) -> None:
+    result = report(run_action, query="rows[?ready].host")
+    assert result["query_result"] == ["gpu01"]
+    assert [json.loads(text) for text in printed] == [["gpu01"]]
+
+
+def test_a_query_that_is_false_fails_after_the_report_is_written(
+    run_action: RunAction, printed: List[str], tmp_path: Path
+) -> None:
+    result = report(run_action, query="length(rows[?!ready]) == `0`", report_dir=str(tmp_path))
+    assert result["failed"]
+    assert "is false" in result["msg"]
+    assert Path(result["report_path"]).exists()
+
+
+@pytest.mark.parametrize(("query", "answer"), [("length(rows) == `2`", True), ("nothing", None), ("`0`", 0), ("`[]`", [])])
+def test_only_false_fails(run_action: RunAction, printed: List[str], query: str, answer: Any) -> None:
+    result = report(run_action, query=query)
+    assert not result.get("failed")
+    assert result["query_result"] == answer
+
+
+@pytest.mark.parametrize("query", ["rows[", "length(schema_version)"])
+def test_a_query_that_cannot_work_is_shown(run_action: RunAction, printed: List[str], query: str) -> None:
+    with pytest.raises(AnsibleActionFail, match=r"does not work"):
+        report(run_action, query=query)
+
+
+def test_a_missing_library_is_named(
+    run_action: RunAction, printed: List[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "jmespath", None)
+    with pytest.raises(AnsibleActionFail, match="pip install jmespath"):
+        report(run_action, query="rows")
+
+
+def test_a_json_callback_keeps_standard_output_to_itself(
+    run_action: RunAction, printed: List[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants.config, "get_config_value", lambda *args, **kwargs: "ansible.posix.json")
+    assert report(run_action)["table"]
+    assert printed == []
+
+
+def test_a_row_that_is_no_dictionary_is_refused(run_action: RunAction, printed: List[str]) -> None:
+    with pytest.raises(AnsibleError, match="rows"):
+        report(run_action, rows=["gpu01"])

@@ -1,0 +1,84 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The check before anything is touched, on what hostvars say."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict
+
+import pytest
+from ansible.errors import AnsibleError, AnsibleUndefinedVariable
+from ansible_collections.gpufleet.vllm.plugins.action.vllm_catalogue import ActionModule
+
+GOOD = {"m": {"path": "/models/m", "secrets": {"HF_TOKEN": "hunter2"}}}
+RunAction = Callable[..., Dict[str, Any]]
+
+
+class Undefined(Dict[str, Any]):
+    """Variables of a host whose catalogue refers to something that is not there."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        raise AnsibleUndefinedVariable("'model_root' is undefined")
+
+
+def check(run_action: RunAction, hostvars: Dict[str, Any], model: str = "m", **more: Any) -> Dict[str, Any]:
+    args = {"model": model, "hosts": list(hostvars), **more}
+    return run_action(ActionModule, args, {"hostvars": hostvars})
+
+
+def test_a_sound_catalogue_gives_each_hosts_deployment_without_secrets(run_action: RunAction) -> None:
+    result = check(run_action, {"a": {"vllm_models": GOOD}, "b": {"vllm_models": {"m": {"repo": "x/y"}}}})
+    assert not result.get("failed")
+    assert result["changed"] is False
+    assert result["deployments"]["a"] == {
+        "name": "m", "model": "/models/m", "served_name": "m", "secret_names": ["HF_TOKEN"],
+    }  # fmt: skip
+    assert result["deployments"]["b"]["model"] == "/models/y"
+    assert "hunter2" not in repr(result)
+
+
+def test_the_same_problem_of_all_hosts_is_said_once(run_action: RunAction) -> None:
+    result = check(run_action, {"a": {"vllm_models": GOOD}, "b": {"vllm_models": GOOD}}, model="n")
+    assert result["failed"]
+    assert result["msg"] == "Nothing was touched. The model 'n' is not in the catalogue. The catalogue has: m."
+
+
+def test_problems_of_some_hosts_name_them(run_action: RunAction) -> None:
+    bad = {"vllm_models": {"m": {"path": "/models/m", "port": "x"}}}
+    result = check(run_action, {"a": {"vllm_models": GOOD}, "b": bad, "c": bad, "d": {}})
+    assert "Nothing was touched. 2 problems:" in result["msg"]
+    assert "- b, c: vllm_models['m'].port has to be a whole number" in result["msg"]
+    assert "- d: the model catalogue `vllm_models` is missing" in result["msg"]
+
+
+def test_many_hosts_are_counted_not_listed(run_action: RunAction) -> None:
+    hostvars: Dict[str, Any] = {"h%d" % number: {} for number in range(7)}
+    hostvars["good"] = {"vllm_models": GOOD}
+    assert "h0, h1, h2 and 4 more: " in check(run_action, hostvars)["msg"]
+
+
+@pytest.mark.parametrize(("target", "said"), [("web", "the target 'web'"), (None, "No host matches the target.")])
+def test_no_host_is_a_problem(run_action: RunAction, target: Any, said: str) -> None:
+    result = check(run_action, {}, target=target)
+    assert result["failed"]
+    assert said in result["msg"]
+
+
+def test_no_model_is_a_problem(run_action: RunAction) -> None:
+    assert "no model was given" in check(run_action, {"a": {"vllm_models": GOOD}}, model="")["msg"]
+
+
+def test_a_catalogue_that_cannot_be_templated_names_its_host(run_action: RunAction) -> None:
+    result = check(run_action, {"a": {"vllm_models": GOOD}, "b": Undefined()})
+    assert "b: `vllm_models` cannot be read: 'model_root' is undefined" in result["msg"]
+
+
+def test_a_host_that_is_not_in_the_inventory_is_a_problem(run_action: RunAction) -> None:
+    result = run_action(ActionModule, {"model": "m", "hosts": ["x"]}, {"hostvars": {}})
+    assert "x: is not in the inventory." in result["msg"]
+
+
+def test_an_unknown_parameter_is_refused(run_action: RunAction) -> None:
+    with pytest.raises(AnsibleError, match="modle"):
+        check(run_action, {"a": {"vllm_models": GOOD}}, modle="m")
