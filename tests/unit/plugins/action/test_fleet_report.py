@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, List
 
 import pytest
 from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleError
+
 from ansible_collections.gpufleet.vllm.plugins.action import fleet_report
 
 RunAction = Callable[..., Dict[str, Any]]
@@ -91,7 +93,7 @@ def test_an_empty_report_dir_is_none(run_action: RunAction, printed: List[str]) 
 def test_a_report_never_overwrites_another(
     run_action: RunAction, printed: List[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_report.time, "time", lambda: 1796000000.0)
+    monkeypatch.setattr(fleet_report, "time", SimpleNamespace(time=lambda: 1796000000.0))
     paths = [report(run_action, report_dir=str(tmp_path))["report_path"] for _ in range(3)]
     assert len({*paths}) == 3
     assert sorted(str(path) for path in tmp_path.iterdir()) == sorted(paths)

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict
 
 import pytest
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
+
 from ansible_collections.gpufleet.vllm.plugins.action.vllm_catalogue import ActionModule
 
 GOOD = {"m": {"path": "/models/m", "secrets": {"HF_TOKEN": "hunter2"}}}

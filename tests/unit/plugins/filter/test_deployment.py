@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
+
 from ansible_collections.gpufleet.vllm.plugins.filter.deployment import FilterModule
 
 MODELS = {"m": {"path": "/models/m", "port": "8000"}}

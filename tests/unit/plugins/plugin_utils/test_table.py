@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 import pytest
+
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._table import Column, cell_text, render, text_width
 
 
@@ -58,7 +59,7 @@ def test_a_word_longer_than_its_column_is_broken_not_lost() -> None:
 
 
 def test_columns_are_never_squeezed_until_they_cannot_be_read() -> None:
-    rows = [{key: "twelve chars" for key in "abcdef"}]
+    rows = [dict.fromkeys("abcdef", "twelve chars")]
     assert table(rows, *"abcdef", width=20)[2].count("twelve chars") == 6
 
 

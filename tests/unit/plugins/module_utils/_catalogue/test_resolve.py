@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 import pytest
+
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine, resolve
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.schema import FIELDS
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
