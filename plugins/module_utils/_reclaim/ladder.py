@@ -1,0 +1,49 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A plan carried out rung by rung: units first, then processes. Each rung records what it did as it does it."""
+
+from __future__ import annotations
+
+from .._core.clock import Clock
+from .._systemd.manager import Systemd
+from .ports import Ports
+from .processes import end_processes
+from .types import Done, Plan, Skip, StoppedUnit
+from .units import UnitRef, stop_units
+
+
+def stop_unit(
+    systemd: Systemd, unit: str, stop_timeout: float, clock: Clock, root: str = "/proc"
+) -> StoppedUnit:
+    """Stop one unit for sure: asked, then killed as a whole after ``stop_timeout`` seconds, then its cgroup swept.
+
+    Takes at most ``stop_timeout`` and some 5 s for each escalation. The result's ``ok`` is False when the unit or a process of
+    it still runs; ``detail`` and ``survivors`` then say which. Does not raise for what the unit does.
+    """
+    return stop_units([UnitRef(systemd, unit)], stop_timeout, clock, root)[0]
+
+
+def carry_out(plan: Plan, grace: float, ports: Ports, done: Done) -> None:
+    """Stop the plan's units, then end its processes. ``done`` grows as things happen."""
+    clock = ports.clock
+    if plan.stops:
+        start = clock.monotonic()
+        refs = [
+            UnitRef(ports.systemd if stop.unit.uid is None else ports.user_systemd(stop.unit.uid), stop.unit.unit, stop.unit.uid)
+            for stop in plan.stops
+        ]
+        for stopped in stop_units(refs, grace, clock, ports.proc_root):
+            done.record_stop(stopped)
+        done.timings.stop += clock.monotonic() - start
+    if plan.signals:
+        start = clock.monotonic()
+        for signalled in end_processes(plan.signals, grace, clock, ports.proc_root, ports.holds_gpu):
+            if signalled.outcome == "refused":
+                holder = signalled.holder
+                done.refused[holder.identity] = Skip(
+                    holder.pid, holder.name, "not signalled, its identity could not be proven again: %s" % signalled.detail
+                )
+            elif signalled.signals:
+                done.signalled[signalled.holder.identity] = signalled
+        done.timings.signal += clock.monotonic() - start

@@ -1,0 +1,211 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From what was asked and what is there to what has to end. Pure: looks at nothing, changes nothing.
+
+Every holder of a selected GPU ends in exactly one place: its unit is stopped, it is signalled, or it is skipped with the reason.
+Reasons against come before reasons for: a process is only touched when nothing speaks for leaving it alone.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Tuple
+
+from .request import ReclaimRequest
+from .types import Holder, Plan, Signal, Skip, UnitKey, UnitStop, UnitView, View
+
+# A start time (seconds since the epoch) went through JSON and back; clock ticks are 0.01 s.
+_START_TOLERANCE_S = 0.011
+
+
+def make_plan(request: ReclaimRequest, view: View) -> Plan:
+    """What frees the selected GPUs within the scope."""
+    stops: Dict[UnitKey, UnitStop] = {}
+    signals: List[Signal] = []
+    skips: List[Skip] = []
+    named = _named_units(request, view, stops, skips)
+    for holder in sorted(view.holders, key=lambda each: each.pid):
+        if not holder.gpus & set(view.selected) or (holder.unit in named and holder.unit is not None):
+            continue
+        skip = why_not(request, view, holder)
+        if skip is not None:
+            skips.append(skip)
+            continue
+        unit = _unit_to_stop(view, holder)
+        if unit is None:
+            signals.append(Signal(holder, _why_signal(holder)))
+            continue
+        skip = _why_not_unit(request, view, unit, holder)
+        if skip is not None:
+            skips.append(skip)
+        elif unit.key not in stops:
+            stops[unit.key] = _stop(view, unit, "it holds memory on the selected GPUs and would start its processes again")
+    return Plan(tuple(stops[key] for key in sorted(stops, key=str)), tuple(signals), tuple(skips))
+
+
+def why_not(request: ReclaimRequest, view: View, holder: Holder) -> Optional[Skip]:
+    """Why this process is left alone, None when it is to end. What may hold its memory by right is marked so."""
+    hindrance = _unreachable(view, holder)
+    if hindrance is not None:
+        return Skip(holder.pid, holder.name, hindrance)
+    reason = _container(holder) or _protected(holder) or _out_of_scope(request, view, holder) or _filtered(request, view, holder)
+    if reason is not None:
+        return Skip(holder.pid, holder.name, reason, rightful=True)
+    return None
+
+
+def _unreachable(view: View, holder: Holder) -> Optional[str]:
+    """Why nobody could end it from here, whatever the scope."""
+    if holder.state == "gone":
+        return "it has ended; the driver has yet to let go of it"
+    if holder.state == "zombie":
+        parent = "its parent" if holder.info is None else "its parent (pid %d)" % holder.info.ppid
+        return "it has ended and waits for %s to reap it; no signal reaches it" % parent
+    if holder.state == "not_visible" or holder.info is None:
+        return "the driver's number means no process here that could be proven (another PID namespace): look for it outside"
+    if not view.snapshot.processes_reliable:
+        return "the driver's process list failed validation, so no process of it is touched"
+    if not holder.proven:
+        return "the driver lists it, but it has no GPU device node open: it may be another process with that number"
+    return None
+
+
+def _container(holder: Holder) -> Optional[str]:
+    if holder.container is None:
+        return None
+    command = "" if holder.stop_command is None else "; to end it: %s" % holder.stop_command
+    return "it runs in container %s, which may start it again%s" % (holder.container, command)
+
+
+def _protected(holder: Holder) -> Optional[str]:
+    return None if holder.protected_by is None else "protected: %s" % holder.protected_by
+
+
+def _out_of_scope(request: ReclaimRequest, view: View, holder: Holder) -> Optional[str]:
+    if request.scope == "all":
+        return None
+    unit = None if holder.unit is None else view.units.get(holder.unit)
+    if holder.orphan:
+        if unit is not None and not unit.inactive and unit.unit.endswith(".service"):
+            return "its unit %s is active again" % unit.label
+        return None
+    if unit is not None and not unit.inactive:
+        return "it belongs to %s, which is active (scope: %s leaves that alone)" % (unit.label, request.scope)
+    if not holder.vllm:
+        return "it is no process of vLLM (scope: %s leaves that alone)" % request.scope
+    return "it is no orphan (scope: %s leaves that alone)" % request.scope
+
+
+def _filtered(request: ReclaimRequest, view: View, holder: Holder) -> Optional[str]:
+    """Which of the caller's own filters leaves it out."""
+    if request.users and holder.user not in request.users and not _uid_named(request, holder):
+        return "its user %s is not among `users`" % holder.user
+    if request.min_age > 0:
+        if holder.start_time is None:
+            return "its age is unknown (min_age is %g s)" % request.min_age
+        age = view.now - holder.start_time
+        if age < request.min_age:
+            return "it is %.0f s old (min_age is %g s)" % (age, request.min_age)
+    if request.candidates is not None and not _chosen(request, holder):
+        return "`select` is not true for it"
+    return None
+
+
+def _uid_named(request: ReclaimRequest, holder: Holder) -> bool:
+    return holder.info is not None and str(holder.info.uid) in request.users
+
+
+def _chosen(request: ReclaimRequest, holder: Holder) -> bool:
+    return holder.start_time is not None and any(
+        candidate.pid == holder.pid and abs(candidate.start_time - holder.start_time) <= _START_TOLERANCE_S
+        for candidate in request.candidates or ()
+    )
+
+
+def _unit_to_stop(view: View, holder: Holder) -> Optional[UnitView]:
+    """The unit that has to be stopped to end this process; None when the process itself is to be signalled.
+
+    A scope never starts anything again, and neither does a unit that is inactive (its processes outlived it). What a
+    login or a timer daemon launched is not that daemon's to restart.
+    """
+    unit = None if holder.unit is None else view.units.get(holder.unit)
+    if unit is None or unit.inactive or not unit.unit.endswith(".service"):
+        return None
+    if unit.host_unit is not None and unit.main_pid != holder.pid:
+        return None
+    return unit
+
+
+def _why_not_unit(request: ReclaimRequest, view: View, unit: UnitView, holder: Holder) -> Optional[Skip]:
+    """Why a unit that one of its processes speaks for is left running all the same."""
+    against = unit.host_unit or unit.protected_by
+    if against is not None:
+        return Skip(holder.pid, holder.name, "its unit %s must not be stopped: %s" % (unit.label, against), rightful=True)
+    for member in _members(view, unit):
+        skip = why_not(request, view, member)
+        if skip is not None and skip.rightful:
+            reason = "its unit %s also runs %s (pid %d), which is left alone: %s" % (
+                unit.label, member.name, member.pid, skip.reason
+            )
+            return Skip(holder.pid, holder.name, reason, rightful=True)
+    return None
+
+
+def _named_units(
+    request: ReclaimRequest, view: View, stops: Dict[UnitKey, UnitStop], skips: List[Skip]
+) -> Tuple[UnitKey, ...]:
+    """Plan for the units in ``services``; returns the keys of those that this settles, one way or the other."""
+    settled: List[UnitKey] = []
+    for name in request.units:
+        found = [unit for unit in view.units.values() if unit.unit == name and unit.exists]
+        if not found:
+            skips.append(Skip(None, name, "there is no such unit on this host"))
+        for unit in sorted(found, key=lambda each: str(each.key)):
+            if unit.inactive:
+                continue  # nothing to stop; what outlived it is judged process by process
+            settled.append(unit.key)
+            reason = _why_not_named(request, view, unit)
+            if reason is None:
+                stops[unit.key] = _stop(view, unit, "it is named in `services`")
+                continue
+            members = [member for member in _members(view, unit) if member.gpus & set(view.selected)]
+            for member in members:
+                skips.append(Skip(member.pid, member.name, "its unit %s is left alone: %s" % (unit.label, reason), True))
+            if not members:
+                skips.append(Skip(unit.main_pid or None, unit.unit, reason, True))
+    return tuple(settled)
+
+
+def _why_not_named(request: ReclaimRequest, view: View, unit: UnitView) -> Optional[str]:
+    against = unit.host_unit or unit.protected_by
+    if against is not None:
+        return "it must not be stopped: %s" % against
+    members = _members(view, unit)
+    if not members:
+        if request.users or request.min_age > 0 or request.candidates is not None:
+            return "it has no process on a GPU that `users`, `min_age` or `select` could choose"
+        return None  # on its way up: it will hold the GPUs in a moment
+    if not any(member.gpus & set(view.selected) for member in members):
+        held = sorted({index for member in members for index in member.gpus})
+        return "it holds GPU %s, none of those selected" % ", ".join(map(str, held))
+    for member in members:
+        reason = _protected(member) or _filtered(request, view, member)
+        if reason is not None:
+            return "%s (pid %d): %s" % (member.name, member.pid, reason)
+    return None
+
+
+def _members(view: View, unit: UnitView) -> List[Holder]:
+    return [holder for holder in view.holders if holder.unit == unit.key and holder.state == "running"]
+
+
+def _stop(view: View, unit: UnitView, reason: str) -> UnitStop:
+    members = _members(view, unit)
+    gpus = sorted({index for member in members for index in member.gpus})
+    return UnitStop(unit, tuple(gpus), tuple(sorted(member.pid for member in members)), reason)
+
+
+def _why_signal(holder: Holder) -> str:
+    if holder.orphan:
+        return "it is a vLLM process that belongs to no active unit, container or login session"
+    return "it holds memory on the selected GPUs, and no unit would start it again"

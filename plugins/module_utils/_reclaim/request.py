@@ -1,0 +1,95 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is asked of one reclaim, checked before anything is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
+
+from .._core.errors import GpuFleetError
+
+SCOPES = ("orphans", "services", "all")
+RESETS = ("never", "if_needed")
+
+# What has to remain of the whole time after the last KILL: for processes to end in the driver, and for the first look.
+_RESERVE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A process that ``select`` chose on the controller: the pid with its start (seconds since the epoch) name it."""
+
+    pid: int
+    start_time: float
+
+
+@dataclass(frozen=True)
+class ReclaimRequest:
+    """The parameters of ``gpu_reclaim``. Durations are seconds, sizes MiB.
+
+    ``gpus`` are indices, UUIDs or PCI ids; empty means all. ``candidates`` None means that no ``select`` was given, an empty
+    tuple that it chose nobody.
+    """
+
+    gpus: Tuple[str, ...] = ()
+    scope: str = "orphans"
+    services: Tuple[str, ...] = ()
+    max_used_mib: int = 1024
+    grace: float = 20.0
+    timeout: float = 120.0
+    settle: float = 1.0
+    protect: Tuple[str, ...] = ()
+    min_age: float = 0.0
+    users: Tuple[str, ...] = ()
+    reset: str = "never"
+    clean_shm: bool = False
+    accept_in_use: bool = False
+    candidates: Optional[Tuple[Candidate, ...]] = None
+
+    @property
+    def effective_grace(self) -> float:
+        """The grace that ``timeout`` leaves room for: the KILL and the proof have to fit behind it."""
+        return max(0.0, min(self.grace, (self.timeout - self.settle - _RESERVE_S) / 2.0))
+
+    @property
+    def units(self) -> Tuple[str, ...]:
+        """``services`` as unit names."""
+        return tuple(unit_name(service) for service in self.services)
+
+
+def check(request: ReclaimRequest) -> None:
+    """Raise GpuFleetError with every fault of the parameters, in words that say what is allowed."""
+    faults: List[str] = []
+    if request.scope not in SCOPES:
+        faults.append("scope must be one of %s, not %r" % (", ".join(SCOPES), request.scope))
+    if request.reset not in RESETS:
+        faults.append("reset must be one of %s, not %r" % (", ".join(RESETS), request.reset))
+    if request.scope == "services" and not request.services:
+        faults.append("scope: services stops the units that `services` names, and it names none")
+    if request.services and request.scope != "services":
+        faults.append("`services` is only used with scope: services, and the scope is %s" % request.scope)
+    for name, value in (
+        ("max_used_mib", request.max_used_mib),
+        ("grace", request.grace),
+        ("settle", request.settle),
+        ("min_age", request.min_age),
+    ):
+        if value < 0:
+            faults.append("%s must not be negative, it is %g" % (name, value))
+    if request.timeout <= request.settle:
+        faults.append(
+            "timeout (%g s) must be longer than settle (%g s), or nothing can be proven in it" % (request.timeout, request.settle)
+        )
+    for service in request.services:
+        if not service.strip() or "/" in service or "*" in service or service.startswith("-"):
+            faults.append("%r in `services` is no unit name; write it out, e.g. vllm-kimi.service" % service)
+    if faults:
+        raise GpuFleetError("These parameters can't be used: %s." % "; ".join(faults))
+
+
+def unit_name(service: str) -> str:
+    """``vllm-kimi`` -> ``vllm-kimi.service``; a name with a unit's suffix stays as it is."""
+    name = service.strip()
+    return name if name.endswith((".service", ".scope")) else name + ".service"
