@@ -1,13 +1,32 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The filter ``gpufleet.vllm.swap_rows``; documented in swap_rows.yml beside this file."""
+"""The filters ``swap_results`` and ``swap_rows``; documented in the files of these names beside this one."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ansible.errors import AnsibleFilterError
+
+
+def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dict[str, Any]]:
+    """What the swap came to on each host; an empty dictionary for a host that was not touched."""
+    if isinstance(hosts, str) or not isinstance(hosts, Sequence):
+        raise AnsibleFilterError("swap_results takes a list of host names, not %s" % type(hosts).__name__)
+    return {str(host): _outcome(hostvars[host], plan) for host in hosts}
+
+
+def _outcome(variables: Mapping[str, Any], plan: bool) -> Dict[str, Any]:
+    planned = variables.get("vllm_service_result") or {}
+    if plan:
+        return dict(planned)
+    for name in ("swap_model_failure", "swap_model_result"):
+        if name in variables:
+            return dict(variables[name])
+    # Nothing was planned there, and it serves: that was the whole swap. Anything else was never begun.
+    unchanged = "actions" in planned and not planned["actions"] and planned.get("ready")
+    return dict(planned) if unchanged else {}
 
 
 def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, Any]]:
@@ -78,4 +97,4 @@ class FilterModule:
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
         """The filters of this file by name."""
-        return {"swap_rows": swap_rows}
+        return {"swap_results": swap_results, "swap_rows": swap_rows}

@@ -1,0 +1,139 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is known to go wrong, asked before anything is touched."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import List, Optional
+
+from .._core.errors import GpuFleetError
+from .._model.facts import ModelFacts, read_model
+from .._model.parallel import Check, check_parallel
+from .look import Look
+from .memory import holder_text, shortages
+from .plan import Plan
+from .request import Request
+
+_TRUE = (True, "true", "True", "yes", "1", 1)
+
+
+def run_checks(request: Request, look: Look, plan: Plan) -> List[Check]:
+    """Every check that can be made on this host for this service."""
+    checks: List[Check] = []
+    checks += _gpus(look)
+    facts = _model(request, checks)
+    if facts is not None:
+        checks += _parallel(request, look, facts)
+    checks.append(_executable(request))
+    if plan.has("start"):
+        checks.append(_port(request, look, plan))
+        checks += _memory(look, plan)
+    return checks
+
+
+def failed(checks: List[Check]) -> List[Check]:
+    """Those that say it cannot work."""
+    return [check for check in checks if check.status == "fail"]
+
+
+def refusal(request: Request, checks: List[Check]) -> str:
+    """One message for everything that stands against it."""
+    lines = ["%s cannot work on this host, and nothing was touched:" % request.name]
+    for check in failed(checks):
+        lines.append("  - %s: %s.%s" % (check.id, check.detail.rstrip("."), " " + check.fix if check.fix else ""))
+    return "\n".join(lines)
+
+
+def _gpus(look: Look) -> List[Check]:
+    bad = [gpu for gpu in look.gpus if gpu.state != "ok"]
+    if bad:
+        detail = "; ".join("GPU %d is in state %s (%s)" % (gpu.index, gpu.state, gpu.error or "no detail") for gpu in bad)
+        return [Check("gpus", "fail", detail, "Leave them out of gpus, or repair them first.")]
+    names = ", ".join(str(gpu.index) for gpu in look.gpus)
+    return [Check("gpus", "pass", "GPU %s answer" % names, None)]
+
+
+def _model(request: Request, checks: List[Check]) -> Optional[ModelFacts]:
+    path = request.model_facts_path or request.model or ""
+    if not os.path.isabs(path):
+        checks.append(Check("model", "skip", "%s is not a directory of this host" % path, None))
+        return None
+    try:
+        facts = read_model(path)
+    except GpuFleetError as exc:
+        checks.append(Check("model", "fail", exc.msg, "Put the model there, or correct the path in the catalogue."))
+        return None
+    checks.append(Check("model", "pass", "%s is readable" % path, None))
+    return facts
+
+
+def _parallel(request: Request, look: Look, facts: ModelFacts) -> List[Check]:
+    args = {str(key).replace("-", "_"): value for key, value in request.args.items()}
+    try:
+        tensor = int(args.get("tensor_parallel_size", 1))
+        pipeline = int(args.get("pipeline_parallel_size", 1))
+    except (TypeError, ValueError):
+        detail = "tensor_parallel_size and pipeline_parallel_size have to be whole numbers"
+        return [Check("parallel", "fail", detail, "Correct them in args.")]
+    return check_parallel(facts, tensor, pipeline, args.get("enable_expert_parallel") in _TRUE, len(look.gpus))
+
+
+def _executable(request: Request) -> Check:
+    path = request.executable
+    if not os.path.isfile(path):
+        return Check("executable", "fail", "%s does not exist" % path, "Install vLLM there, or set executable.")
+    if not os.access(path, os.X_OK):
+        return Check("executable", "fail", "%s is not executable" % path, "Correct its mode, or set executable.")
+    return Check("executable", "pass", "%s is there" % path, None)
+
+
+def _port(request: Request, look: Look, plan: Plan) -> Check:
+    stopped = set(plan.targets("stop"))
+    holders = [rival.service for rival in look.view.rivals] + ([look.own] if look.own is not None else [])
+    if any(service.unit in stopped and service.port == request.port for service in holders):
+        return Check("port", "pass", "port %d comes free when its holder stops" % request.port, None)
+    error = _bind_error(request.host, request.port)
+    if error is None:
+        return Check("port", "pass", "port %d is free" % request.port, None)
+    return Check(
+        "port", "fail", "port %d on %s cannot be had: %s" % (request.port, request.host, error),
+        "Give another port, or end what listens there (ss -ltnp 'sport = :%d')." % request.port,
+    )
+
+
+def _bind_error(host: str, port: int) -> Optional[str]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except socket.gaierror:
+            return None  # a host name: the server resolves it itself
+        except OSError as exc:
+            return exc.strerror or str(exc)
+    return None
+
+
+def _memory(look: Look, plan: Plan) -> List[Check]:
+    assert look.need is not None
+    units = frozenset(plan.targets("stop")) | {look.view.unit}
+    pids = frozenset(int(pid) for pid in plan.targets("end_process"))
+    short = shortages(look.gpus, look.need, units, pids)
+    if not short:
+        return [Check("memory", "pass", "every GPU has, or will have, the memory that the server asks for at its start", None)]
+    checks = []
+    for gap in short:
+        detail = "GPU {}: {:,} MiB have to be free at the start, {:,} MiB can be".format(gap.gpu.index, gap.needed_mib, gap.possible_mib)
+        if gap.holders:
+            detail += "; " + "; ".join(holder_text(holder) for holder in gap.holders)
+        fix = "Stop who holds it, or lower gpu_memory_utilization."
+        if not gap.holders:
+            fix = "Nobody is seen to hold it; the guard will wait for the driver to give it back." if not gap.certain else (
+                "The GPU is too small for this; lower gpu_memory_utilization."
+            )
+        checks.append(Check("memory", "fail" if gap.certain else "warn", detail, fix))
+    return checks

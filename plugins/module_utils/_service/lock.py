@@ -1,0 +1,76 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One change of services at a time on a host.
+
+Two swaps that run at once would stop what the other starts. The lock is an flock on a file under /run, so that the
+kernel releases it when its holder dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from types import TracebackType
+from typing import Any, Dict, Optional, Type
+
+from .._core.errors import GpuFleetError
+
+
+class HostLock:
+    """Held while a host's services are changed; says who holds it when it cannot be had."""
+
+    def __init__(self, directory: str, purpose: str) -> None:
+        self._directory = directory
+        self._path = os.path.join(directory, "change.lock")
+        self._purpose = purpose
+        self._fd: Optional[int] = None
+
+    def __enter__(self) -> "HostLock":
+        try:
+            os.makedirs(self._directory, mode=0o755, exist_ok=True)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as exc:
+            raise GpuFleetError("Cannot open the lock file %s: %s." % (self._path, exc.strerror)) from exc
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read(fd)
+            os.close(fd)
+            raise GpuFleetError(_busy(holder), lock_holder=holder) from None
+        os.ftruncate(fd, 0)
+        note = {"pid": os.getpid(), "since": time.time(), "purpose": self._purpose}
+        os.pwrite(fd, json.dumps(note).encode("utf-8"), 0)
+        self._fd = fd
+        return self
+
+    def __exit__(
+        self,
+        exc_type: Optional[Type[BaseException]],
+        exc: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+
+def _read(fd: int) -> Dict[str, Any]:
+    try:
+        note = json.loads(os.pread(fd, 4096, 0).decode("utf-8"))
+    except (ValueError, OSError):
+        return {}  # the holder has the lock but has not written its note yet
+    return note if isinstance(note, dict) else {}
+
+
+def _busy(holder: Dict[str, Any]) -> str:
+    if not holder:
+        return "Another run is changing the services of this host right now. Wait until it has ended, then run again."
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(holder.get("since", 0))))
+    return (
+        "Another run is changing the services of this host right now: %s (pid %s), since %s. "
+        "Wait until it has ended, then run again." % (holder.get("purpose", "unknown"), holder.get("pid"), since)
+    )

@@ -1,0 +1,274 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Looking at one host for the sake of one service: everything the plan needs, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from .._core.errors import GpuFleetError
+from .._core.files import FileChange, WantedFile, changes
+from .._gpu.reader import GpuReader
+from .._gpu.select import resolve
+from .._gpu.types import Gpu, Snapshot
+from .._guard.zipapp import build_guard
+from .._server.http import Server
+from .._server.ready import ReadyState
+from .._systemd.show import UnitStatus
+from .._unit.env_file import read_env_file
+from .._unit.found import ManagedService, conflicts, find_managed
+from .._unit.render import wanted_files
+from .._unit.slug import slug, unit_name
+from .._unit.spec import GuardSpec, ServiceSpec
+from .account import Account, look_up
+from .memory import Need
+from .plan import Orphan, Rival, View
+from .ports import Ports
+from .ready import Target, probe
+from .request import Request
+from .wellness import unwell
+
+API_KEY = "VLLM_API_KEY"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One host, as far as one service is concerned. ``own`` is the service as its files on the host declare it."""
+
+    view: View
+    spec: Optional[ServiceSpec]
+    own: Optional[ManagedService]
+    target: Optional[Target]
+    account: Account
+    directories: Tuple[str, ...]
+    snapshot: Optional[Snapshot]
+    gpus: Tuple[Gpu, ...]
+    need: Optional[Need]
+    others: Tuple[ManagedService, ...]
+    serves: Optional[ReadyState]
+
+
+def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
+    """Read units, files, GPUs and, where a server runs that may be left alone, its answer."""
+    unit = unit_name(request.name)
+    managed = find_managed(ports.paths.units)
+    own = next((service for service in managed if service.unit == unit), None)
+    others = [service for service in managed if service.unit != unit]
+    account = look_up(request.user, request.group)
+    snapshot = reader.snapshot() if reader is not None else None
+    gpus = _selected(request, snapshot)
+    spec = _spec(request, gpus) if request.declares_files else None
+    statuses = ports.systemd.statuses([unit] + [service.unit for service in others])
+    status = statuses[unit]
+    _refuse_masked(unit, status)
+    planned = _file_changes(request, spec, own, account, ports)
+    definition = _definition_paths(request, ports)
+    target = None
+    if spec is not None:
+        server = ports.server(spec.host, spec.port, spec.secrets.get(API_KEY))
+        target = Target(unit, spec.served_name, server, request.smoke)
+    definition_changed = any(c.wanted.path in definition and c.what != "mode" for c in planned)
+    stale = None if definition_changed else _stale(status, definition)
+    serves, ill = None, None
+    if request.state == "started" and status.running and target is not None and not definition_changed and stale is None:
+        serves = probe(target, ports.clock)
+        ill = unwell(target, serves, ports.clock)
+    rivals = _rivals(request, spec, others, statuses, ports) if request.wants_running and spec is not None else ()
+    view = View(
+        unit=unit,
+        status=status,
+        account_missing=request.declares_files and not account.complete,
+        changes=tuple(planned),
+        definition_changed=definition_changed,
+        unit_text_changed=any(c.wanted.path.startswith(ports.paths.units + "/") and c.what != "mode" for c in planned),
+        stale=stale,
+        unwell=ill,
+        rivals=rivals,
+        orphans=_orphans(gpus),
+        gpus=spec.gpus if spec is not None else (),
+    )
+    need = None
+    if spec is not None:
+        need = Need(spec.utilization, spec.guard.margin_mib)
+    directories = (ports.paths.config, os.path.dirname(ports.paths.guard), ports.paths.home, ports.paths.records)
+    missing = tuple(path for path in directories if not os.path.isdir(path))
+    left_running = tuple(
+        service for service in others
+        if not statuses[service.unit].inactive and service.unit not in {rival.service.unit for rival in rivals}
+    )
+    return Look(view, spec, own, target, account, missing, snapshot, gpus, need, left_running, serves)
+
+
+def server_of(service: ManagedService, ports: Ports) -> Server:
+    """The HTTP side of a service as its files on the host declare it, with its own API key."""
+    secrets = read_env_file(os.path.join(ports.paths.config, service.slug + ".env"))
+    return ports.server(service.host, service.port, secrets.get(API_KEY))
+
+
+def _selected(request: Request, snapshot: Optional[Snapshot]) -> Tuple[Gpu, ...]:
+    if snapshot is None:
+        return ()
+    if not snapshot.available:
+        raise GpuFleetError(
+            "The GPUs of this host cannot be read (%s): %s. Without the driver's word nothing is started or stopped here."
+            % (snapshot.reason, snapshot.reason_detail or "no further detail")
+        )
+    if not snapshot.gpus:
+        raise GpuFleetError("The driver shows no GPU on this host, and the service needs at least one.")
+    return tuple(resolve(request.gpus, snapshot.gpus))
+
+
+def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
+    assert request.model is not None
+    return ServiceSpec(
+        name=request.name,
+        model=request.model,
+        served_name=request.served_name or request.name,
+        gpus=tuple(sorted(gpu.index for gpu in gpus)),
+        gpu_uuids=tuple(gpu.uuid for gpu in gpus if gpu.memory_type == "mig" and gpu.uuid is not None),
+        host=request.host,
+        port=request.port,
+        args=dict(request.args),
+        env=dict(request.env),
+        secrets=dict(request.secrets),
+        executable=request.executable,
+        user=request.user,
+        group=request.group,
+        unit_options=request.unit_options,
+        guard=GuardSpec(request.guard.enabled, request.guard.timeout, request.guard.margin_mib),
+        stop_timeout=request.stop_timeout,
+    )
+
+
+def _refuse_masked(unit: str, status: UnitStatus) -> None:
+    if status.masked:
+        raise GpuFleetError(
+            "%s is masked on this host: somebody forbade it to start. If that is over, run `systemctl unmask %s` and run again."
+            % (unit, unit)
+        )
+
+
+def _definition_paths(request: Request, ports: Ports) -> Tuple[str, ...]:
+    """The files that a running server has read; a change of one of them needs a restart."""
+    name = slug(request.name)
+    unit = os.path.join(ports.paths.units, unit_name(request.name))
+    return (
+        unit,
+        unit + ".d/50-options.conf",
+        os.path.join(ports.paths.config, name + ".yaml"),
+        os.path.join(ports.paths.config, name + ".env"),
+    )
+
+
+def _file_changes(
+    request: Request, spec: Optional[ServiceSpec], own: Optional[ManagedService], account: Account, ports: Ports
+) -> List[FileChange]:
+    paths = _definition_paths(request, ports)
+    _refuse_foreign(paths[0], own)
+    if request.state == "stopped":
+        return []
+    wanted: List[WantedFile] = []
+    if spec is not None:
+        wanted.extend(wanted_files(spec))
+        wanted.append(WantedFile(ports.paths.guard, build_guard(), mode=0o755))
+    declared = {entry.path for entry in wanted}
+    wanted.extend(WantedFile(path, None, secret=path.endswith(".env")) for path in paths if path not in declared)
+    return changes(wanted)
+
+
+def _refuse_foreign(path: str, own: Optional[ManagedService]) -> None:
+    if own is None and os.path.lexists(path):
+        raise GpuFleetError(
+            "%s exists, but this collection did not write it (it has no [X-GpuFleet] section). It is left alone. "
+            "Choose another name for the service, or move the file away and run again." % path
+        )
+
+
+def _stale(status: UnitStatus, definition: Sequence[str]) -> Optional[str]:
+    if status.main_start is None or not (status.running or status.starting):
+        return None
+    for path in definition:
+        try:
+            written = os.stat(path).st_mtime
+        except FileNotFoundError:
+            continue
+        if written > status.main_start:
+            return "its process is older than %s" % path
+    return None
+
+
+def _rivals(
+    request: Request,
+    spec: ServiceSpec,
+    others: Sequence[ManagedService],
+    statuses: Dict[str, UnitStatus],
+    ports: Ports,
+) -> Tuple[Rival, ...]:
+    in_the_way = [
+        Rival(service, statuses[service.unit], _why(service, spec)) for service in conflicts(spec, others)
+    ]
+    if request.replace == "none":
+        running = [rival for rival in in_the_way if rival.running]
+        if running:
+            first = running[0]
+            raise GpuFleetError(
+                "%s is in the way: %s. Set replace: conflicting to stop it in this service's favour, or give other GPUs or "
+                "another port." % (first.service.unit, first.why)
+            )
+        return ()
+    if request.replace == "conflicting":
+        return tuple(rival for rival in in_the_way if rival.running or rival.enabled)
+    return _listed(request, spec, others, statuses, in_the_way, ports)
+
+
+def _listed(
+    request: Request,
+    spec: ServiceSpec,
+    others: Sequence[ManagedService],
+    statuses: Dict[str, UnitStatus],
+    in_the_way: Sequence[Rival],
+    ports: Ports,
+) -> Tuple[Rival, ...]:
+    for rival in in_the_way:
+        if rival.running and rival.service.unit not in request.replace_units:
+            raise GpuFleetError(
+                "%s is in the way (%s), and it is not in the list of units to replace (%s)."
+                % (rival.service.unit, rival.why, ", ".join(request.replace_units))
+            )
+    known = {service.unit: service for service in others}
+    unknown = [unit for unit in request.replace_units if unit not in known]
+    statuses = dict(statuses)
+    statuses.update(ports.systemd.statuses(unknown))
+    rivals = []
+    for unit in request.replace_units:
+        status = statuses[unit]
+        if not status.exists:
+            continue  # nothing to stop: a second run finds the same
+        service = known.get(unit) or ManagedService(unit, unit, "", "", (), 0, unit, "")
+        rival = Rival(service, status, "it is listed in replace")
+        if rival.running or rival.enabled:
+            rivals.append(rival)
+    return tuple(rivals)
+
+
+def _why(service: ManagedService, spec: ServiceSpec) -> str:
+    parts = []
+    shared = sorted(set(service.gpus) & set(spec.gpus))
+    if shared:
+        parts.append("GPU %s" % ", ".join(map(str, shared)))
+    if service.port == spec.port:
+        parts.append("port %d" % service.port)
+    return "it has %s, which %s needs" % (" and ".join(parts), spec.unit)
+
+
+def _orphans(gpus: Sequence[Gpu]) -> Tuple[Orphan, ...]:
+    seen: Dict[int, Orphan] = {}
+    for gpu in gpus:
+        for process in gpu.processes:
+            if process.orphan and not process.protected and process.pid not in seen:
+                name = process.name or process.cmdline or "?"
+                seen[process.pid] = Orphan(process.pid, name, gpu.index, process.used_mib)
+    return tuple(seen[pid] for pid in sorted(seen))

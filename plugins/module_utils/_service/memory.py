@@ -1,0 +1,85 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How much memory a service's start needs on each GPU, and who stands in the way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import FrozenSet, Iterable, List, Mapping, Optional
+
+from .._gpu.types import Gpu, GpuProcess
+
+
+@dataclass(frozen=True)
+class Need:
+    """What vLLM asks for at start on every device: ``ceil(total * utilization)`` free (vLLM, ``request_memory``)."""
+
+    utilization: float
+    margin_mib: int = 0
+
+    def mib(self, gpu: Gpu) -> Optional[int]:
+        """MiB that must be free on this GPU; None where its size is unknown."""
+        if gpu.total_mib is None:
+            return None
+        return math.ceil(gpu.total_mib * self.utilization) + self.margin_mib
+
+    def max_used_mib(self, gpu: Gpu) -> int:
+        """MiB that may still be used on this GPU when the service starts; 0 where nothing is known."""
+        needed = self.mib(gpu)
+        if needed is None or gpu.total_mib is None:
+            return 0
+        return max(0, gpu.total_mib - (gpu.reserved_mib or 0) - needed)
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """One GPU on which the service would not find its memory. ``certain`` is false when the driver may yet return it."""
+
+    gpu: Gpu
+    needed_mib: int
+    possible_mib: int
+    certain: bool
+    holders: List[GpuProcess]
+
+
+def shortages(gpus: Iterable[Gpu], need: Need, freed_units: FrozenSet[str], freed_pids: FrozenSet[int]) -> List[Shortage]:
+    """The GPUs that stay too full even after ``freed_units`` and ``freed_pids`` are gone."""
+    found = []
+    for gpu in gpus:
+        needed = need.mib(gpu)
+        if needed is None or gpu.total_mib is None or gpu.used_mib is None or gpu.free_mib is None:
+            continue
+        strangers = [p for p in gpu.processes if p.unit not in freed_units and p.pid not in freed_pids and p.state != "gone"]
+        ours = [p for p in gpu.processes if p not in strangers]
+        held = sum(p.used_mib or 0 for p in strangers)
+        size = gpu.total_mib - (gpu.reserved_mib or 0)
+        if size - held < needed:
+            found.append(Shortage(gpu, needed, max(0, size - held), True, strangers))
+        elif gpu.free_mib + sum(p.used_mib or 0 for p in ours) < needed and not any(p.used_mib is None for p in ours):
+            found.append(Shortage(gpu, needed, gpu.free_mib + sum(p.used_mib or 0 for p in ours), False, strangers))
+    return found
+
+
+def holder_text(process: GpuProcess) -> str:
+    """One holder as a person has to see it: who, what, where, how much."""
+    parts = ["pid %d" % process.pid, process.name or "?", "user %s" % (process.user or "?")]
+    if process.unit:
+        parts.append(process.unit)
+    if process.container:
+        parts.append("container %s" % process.container[:12])
+    size = "an unknown amount" if process.used_mib is None else "{:,} MiB".format(process.used_mib)
+    return "%s holds %s" % (", ".join(parts), size)
+
+
+def holders_text(gpus: Iterable[Gpu], limits: Mapping[int, int]) -> str:
+    """Every GPU over its limit, with everybody who holds memory there."""
+    texts = []
+    for gpu in gpus:
+        if gpu.used_mib is not None and gpu.used_mib <= limits.get(gpu.index, 0):
+            continue
+        used = "unknown" if gpu.used_mib is None else "{:,} MiB used".format(gpu.used_mib)
+        holders = "; ".join(holder_text(p) for p in gpu.processes) or "no process that the driver or /proc shows"
+        texts.append("GPU %d (%s): %s" % (gpu.index, used, holders))
+    return ". ".join(texts) or "no GPU is over its limit any more"

@@ -1,0 +1,109 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From the module's parameters to a :class:`Request`, with one clear message for each thing that cannot be right."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, Tuple
+
+from .._core.errors import GpuFleetError
+from .._unit.spec import GuardSpec
+from .request import Request
+
+_REPLACE_WORDS = ("none", "conflicting")
+
+
+def to_request(params: Mapping[str, Any]) -> Request:
+    """Check what an argument spec cannot, and give the values their types."""
+    replace, units = _replace(params.get("replace"))
+    _in_range(params, "port", 1, 65535)
+    for name in ("drain_timeout", "stop_timeout", "ready_timeout"):
+        _in_range(params, name, 0 if name == "drain_timeout" else 1, 7 * 24 * 3600)
+    guard = params.get("guard") or {}
+    gpus = tuple(str(gpu).strip() for gpu in params.get("gpus") or ("all",))
+    if any(not gpu for gpu in gpus):
+        raise GpuFleetError("`gpus` holds an empty entry. Give indices, UUIDs, PCI ids, or \"all\".")
+    return Request(
+        name=_text(params, "name"),
+        state=params.get("state") or "started",
+        enabled=params.get("enabled"),
+        model=params.get("model") or None,
+        served_name=params.get("served_name") or None,
+        gpus=gpus,
+        host=params.get("host") or "0.0.0.0",
+        port=int(params.get("port") or 8000),
+        args=dict(params.get("args") or {}),
+        env=_variables(params, "env"),
+        secrets=_variables(params, "secrets"),
+        executable=params.get("executable") or "/opt/vllm/bin/vllm",
+        user=params.get("user") or "vllm",
+        group=params.get("group") or "vllm",
+        unit_options=_sections(params.get("unit_options")),
+        guard=GuardSpec(
+            enabled=guard.get("enabled", True) is not False,
+            timeout=float(guard.get("timeout") or 300),
+            margin_mib=int(guard.get("margin_mib") or 0),
+        ),
+        replace=replace,
+        replace_units=units,
+        drain_timeout=float(params.get("drain_timeout") or 0),
+        stop_timeout=float(params.get("stop_timeout") or 60),
+        ready_timeout=float(params.get("ready_timeout") or 1800),
+        smoke=params.get("smoke") is not False,
+        rollback=params.get("rollback") is not False,
+        preflight=params.get("preflight") or "enforce",
+        model_facts_path=params.get("model_facts_path") or None,
+    )
+
+
+def _replace(value: Any) -> Tuple[str, Tuple[str, ...]]:
+    if value is None or value == "":
+        return "none", ()
+    if isinstance(value, str):
+        if value in _REPLACE_WORDS:
+            return value, ()
+        value = [part.strip() for part in value.split(",")]
+    if isinstance(value, (list, tuple)) and value and all(isinstance(unit, str) and unit for unit in value):
+        return "listed", tuple(unit if "." in unit else unit + ".service" for unit in value)
+    raise GpuFleetError("`replace` is %r. It takes \"none\", \"conflicting\" or a list of unit names." % (value,))
+
+
+def _in_range(params: Mapping[str, Any], name: str, low: int, high: int) -> None:
+    value = params.get(name)
+    if value is not None and not low <= int(value) <= high:
+        raise GpuFleetError("`%s` is %s. It has to be between %d and %d." % (name, value, low, high))
+
+
+def _text(params: Mapping[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise GpuFleetError("`%s` is empty. Give the service a name." % name)
+    return value.strip()
+
+
+def _variables(params: Mapping[str, Any], name: str) -> Dict[str, str]:
+    result = {}
+    for key, value in (params.get(name) or {}).items():
+        if isinstance(value, (dict, list, tuple)):
+            raise GpuFleetError(
+                "`%s.%s` is a %s. An environment variable holds text; give it as a string." % (name, key, type(value).__name__)
+            )
+        if value is None:
+            raise GpuFleetError("`%s.%s` has no value. Give one, or leave the key out." % (name, key))
+        if isinstance(value, bool):
+            value = "1" if value else "0"
+        result[str(key)] = str(value)
+    return result
+
+
+def _sections(value: Any) -> Dict[str, Dict[str, Any]]:
+    sections = {}
+    for section, settings in (value or {}).items():
+        if not isinstance(settings, Mapping):
+            raise GpuFleetError(
+                "`unit_options.%s` is a %s. It has to be a dictionary of systemd settings, such as {Nice: 5}."
+                % (section, type(settings).__name__)
+            )
+        sections[str(section)] = {str(key): setting for key, setting in settings.items()}
+    return sections

@@ -1,0 +1,253 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From what is asked and what is there to what has to be done. Pure: looks at nothing, changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
+
+from .._core.files import FileChange
+from .._systemd.show import UnitStatus
+from .._unit.found import ManagedService
+from .request import Request
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A process that nothing owns any more but that holds memory on the service's GPUs."""
+
+    pid: int
+    name: str
+    gpu: int
+    used_mib: Optional[int]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another service that has the GPUs or the port which this one needs."""
+
+    service: ManagedService
+    status: UnitStatus
+    why: str
+
+    @property
+    def running(self) -> bool:
+        """Whether it holds, or is about to take, what this service needs."""
+        return not self.status.inactive
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it would start at boot."""
+        return self.status.enabled
+
+
+@dataclass(frozen=True)
+class View:
+    """One host as it is, as far as one service is concerned.
+
+    ``stale`` says why a running process is not what its files declare; ``unwell`` says why a running server does
+    not serve. Both None when there is nothing to say. ``definition_changed`` means that a file which the running
+    process has read (unit, drop-in, configuration, secrets) is about to change.
+    """
+
+    unit: str
+    status: UnitStatus
+    account_missing: bool = False
+    changes: Tuple[FileChange, ...] = ()
+    definition_changed: bool = False
+    unit_text_changed: bool = False
+    stale: Optional[str] = None
+    unwell: Optional[str] = None
+    rivals: Tuple[Rival, ...] = ()
+    orphans: Tuple[Orphan, ...] = ()
+    gpus: Tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do: ``action`` to ``target``, because of ``reason``."""
+
+    action: str
+    target: str
+    reason: str
+
+    def to_result(self) -> Dict[str, str]:
+        """The entry for the module's ``actions``."""
+        return {"action": self.action, "target": self.target, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What has to be done, in order."""
+
+    steps: Tuple[Step, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the host will be different afterwards."""
+        return bool(self.steps)
+
+    def has(self, *actions: str) -> bool:
+        """Whether one of these actions is planned."""
+        return any(step.action in actions for step in self.steps)
+
+    def targets(self, action: str) -> List[str]:
+        """The targets of one kind of action, in order."""
+        return [step.target for step in self.steps if step.action == action]
+
+    def to_result(self) -> List[Dict[str, str]]:
+        """The module's ``actions``."""
+        return [step.to_result() for step in self.steps]
+
+
+def make_plan(request: Request, view: View) -> Plan:
+    """What brings the host from ``view`` to ``request``; an empty plan when it is there already."""
+    if request.state == "absent":
+        steps = _absent(view)
+    elif request.state == "stopped":
+        steps = _stopped(request, view)
+    else:
+        steps = _files(request, view)
+        if request.wants_running:
+            steps += _running(request, view)
+        elif request.enabled is not None:
+            steps += _boot(request.enabled, view)
+    return Plan(tuple(steps))
+
+
+def _files(request: Request, view: View) -> List[Step]:
+    steps = []
+    if view.account_missing:
+        steps.append(Step("create_user", request.user, "the service runs as this system user, which does not exist"))
+    words = {"created": "does not exist", "content": "differs", "mode": "has another mode or owner", "removed": "is not declared"}
+    for change in view.changes:
+        verb = "remove" if change.what == "removed" else "write"
+        steps.append(Step(verb, change.wanted.path, words[change.what]))
+    if view.unit_text_changed:
+        steps.append(Step("daemon_reload", view.unit, "a unit file changes"))
+    elif view.status.need_daemon_reload:
+        steps.append(Step("daemon_reload", view.unit, "its file changed since systemd read it"))
+    return steps
+
+
+def _running(request: Request, view: View) -> List[Step]:
+    why = _why_start(request, view)
+    running_rivals = [rival for rival in view.rivals if rival.running]
+    steps = []
+    for rival in running_rivals:
+        if request.drain_timeout > 0:
+            steps.append(Step("drain", rival.service.unit, "let its running requests end before it is stopped"))
+        steps.append(Step("stop", rival.service.unit, rival.why))
+    if why is not None:
+        if not view.status.inactive:
+            if request.drain_timeout > 0 and view.status.active_state == "active":
+                steps.append(Step("drain", view.unit, "let its running requests end before it is stopped"))
+            steps.append(Step("stop", view.unit, why))
+        steps += _orphans(view)
+        steps.append(Step("prove_free", ",".join(map(str, _gpus(view))), "the new server must find its memory free"))
+        steps.append(Step("start", view.unit, why))
+    steps += _hand_over(request, view)
+    return steps
+
+
+def _why_start(request: Request, view: View) -> Optional[str]:
+    """Why the service has to be started (again), None when it can be left as it runs."""
+    status = view.status
+    if status.inactive or status.stopping:
+        return "it is %s" % status.active_state
+    if status.crash_looping:
+        return "it crashes at every start (%d restarts so far)" % status.n_restarts
+    if request.state == "restarted":
+        return "a restart is asked for"
+    if view.definition_changed:
+        return "its declaration changes"
+    if view.stale is not None:
+        return view.stale
+    return view.unwell
+
+
+def _orphans(view: View) -> List[Step]:
+    return [
+        Step("end_process", str(orphan.pid), "%s holds %s MiB on GPU %s and belongs to no active unit, container or login session"
+             % (orphan.name, "?" if orphan.used_mib is None else orphan.used_mib, orphan.gpu))
+        for orphan in view.orphans
+    ]
+
+
+def _gpus(view: View) -> List[int]:
+    return sorted(view.gpus)
+
+
+def _hand_over(request: Request, view: View) -> List[Step]:
+    """Boot-time start: enable the new before the old is disabled, so that a power cut never finds neither."""
+    steps = []
+    wanted = request.enabled
+    if wanted is None and any(rival.enabled for rival in view.rivals):
+        wanted = True  # the new service takes over the old one's place at boot
+    if wanted is not None:
+        steps += _boot(wanted, view)
+    for rival in view.rivals:
+        if rival.enabled:
+            steps.append(Step("disable", rival.service.unit, "%s takes its place" % view.unit))
+    return steps
+
+
+def _boot(wanted: bool, view: View) -> List[Step]:
+    enabled = view.status.enabled
+    if wanted and not enabled:
+        return [Step("enable", view.unit, "it has to start at boot")]
+    if not wanted and enabled:
+        return [Step("disable", view.unit, "it must not start at boot")]
+    return []
+
+
+def _stopped(request: Request, view: View) -> List[Step]:
+    steps = []
+    if not view.status.inactive:
+        if request.drain_timeout > 0 and view.status.active_state == "active":
+            steps.append(Step("drain", view.unit, "let its running requests end before it is stopped"))
+        steps.append(Step("stop", view.unit, "it is %s" % view.status.active_state))
+    if request.enabled is not None:
+        steps += _boot(request.enabled, view)
+    return steps
+
+
+def _absent(view: View) -> List[Step]:
+    steps = []
+    if not view.status.inactive:
+        steps.append(Step("stop", view.unit, "it is to be removed"))
+    if view.status.enabled:
+        steps.append(Step("disable", view.unit, "it is to be removed"))
+    for change in view.changes:
+        steps.append(Step("remove", change.wanted.path, "it is to be removed"))
+    if view.unit_text_changed:
+        steps.append(Step("daemon_reload", view.unit, "its unit file goes"))
+    return steps
+
+
+def summary(plan: Plan) -> List[str]:
+    """The plan as lines that a person reads, in the order in which it would happen."""
+    words: Dict[str, str] = {
+        "create_user": "create the system user %s",
+        "write": "write %s",
+        "remove": "remove %s",
+        "daemon_reload": "let systemd read its unit files again (%s)",
+        "drain": "drain %s",
+        "stop": "stop %s",
+        "end_process": "end process %s",
+        "prove_free": "prove GPU %s free",
+        "start": "start %s and wait until it serves",
+        "enable": "enable %s",
+        "disable": "disable %s",
+    }
+    return ["%s: %s" % (words[step.action] % step.target, step.reason) for step in plan.steps]
+
+
+def diff_of_plan(plan: Plan) -> Optional[Dict[str, Any]]:
+    """The plan's steps other than files, for diff mode; None when there are none."""
+    lines = [line for step, line in zip(plan.steps, summary(plan)) if step.action not in ("write", "remove")]
+    if not lines:
+        return None
+    return {"before_header": "services", "after_header": "services", "before": "", "after": "".join("- %s\n" % line for line in lines)}

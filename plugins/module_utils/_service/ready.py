@@ -1,0 +1,115 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Waiting until a server serves, and seeing at once that it never will."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+from .._core.clock import Clock, Deadline
+from .._core.errors import GpuFleetError
+from .._server.http import Server
+from .._server.ready import Readiness, ReadyState
+from .._systemd.manager import Systemd
+from .._systemd.show import UnitStatus
+
+# A look costs a `systemctl show` and, once the port is open, an HTTP request: cheap enough for five a second at first. A load
+# takes minutes, so the looks get rarer, but never so rare that a crash would go unseen for a second.
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 0.8
+# A first completion may compile kernels.
+_FIRST_COMPLETION_S = 120.0
+# A server that has answered before and is asked again in passing: one token takes no longer than this on a busy one.
+_PASSING_COMPLETION_S = 30.0
+_CALL_S = 10.0
+# Once a server listens it is loaded: what is wrong with it after that does not get better by waiting.
+_UNWELL_FOR_S = 60.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server that is to be ready."""
+
+    unit: str
+    served_name: str
+    server: Server
+    smoke: bool = True
+
+
+class NotReady(GpuFleetError):
+    """The server will not come, or has not come in time. ``status`` is the unit as it was then."""
+
+    def __init__(self, msg: str, status: UnitStatus, timed_out: bool) -> None:
+        super().__init__(msg)
+        self.status = status
+        self.timed_out = timed_out
+
+
+def probe(target: Target, clock: Clock) -> ReadyState:
+    """One look at a server whose unit runs, without waiting for anything but its answers."""
+    return Readiness(target.server, target.served_name, target.smoke, _PASSING_COMPLETION_S, _CALL_S, clock).check(True)
+
+
+def wait_ready(
+    target: Target,
+    systemd: Systemd,
+    clock: Clock,
+    timeout: float,
+    restarts: int,
+    on_look: Optional[Callable[[UnitStatus, str], None]] = None,
+) -> ReadyState:
+    """Look until the server is ready. ``restarts`` is the unit's count of restarts from which on one more is a crash.
+
+    Raises NotReady when the unit has failed or died, when systemd has begun to start it again, when it listens but does not
+    come to serve, or after ``timeout`` seconds.
+    """
+    deadline = Deadline(clock, timeout)
+    readiness = Readiness(target.server, target.served_name, target.smoke, _FIRST_COMPLETION_S, _CALL_S, clock)
+    pause = _FIRST_PAUSE_S
+    unwell_since: Optional[float] = None
+    while True:
+        status = systemd.status(target.unit)
+        crash = _crash(status, restarts)
+        if crash is not None:
+            raise NotReady("%s %s" % (target.unit, crash), status, False)
+        unit_detail = "the unit is %s (%s)" % (status.active_state, status.sub_state)
+        look = readiness.check(status.running, unit_detail, max(1.0, deadline.remaining))
+        # The server that answered has to be the one that runs: it may have died and been started again meanwhile.
+        if look.ready and systemd.status(target.unit).main_pid == status.main_pid:
+            return look
+        if on_look is not None:
+            on_look(status, look.detail)
+        now = clock.monotonic()
+        if look.stage in ("unit", "loading", "ready"):
+            unwell_since = None
+        elif unwell_since is None:
+            unwell_since = now
+        if deadline.expired:
+            raise NotReady("%s did not serve within %d s: %s" % (target.unit, timeout, look.detail), status, True)
+        if unwell_since is not None and now - unwell_since >= _UNWELL_FOR_S:
+            text = "%s listens, but has not served for %d s: %s" % (target.unit, now - unwell_since, look.detail)
+            raise NotReady(text, status, True)
+        clock.sleep(min(pause, deadline.remaining))
+        pause = min(_LONGEST_PAUSE_S, pause * 1.3)
+
+
+def _crash(status: UnitStatus, restarts: int) -> Optional[str]:
+    if status.failed:
+        return "failed (%s)" % _how(status)
+    if status.crash_looping or status.n_restarts > restarts:
+        return "crashed and is being started again by systemd (%s)" % _how(status)
+    if status.inactive:
+        return "ended by itself (%s)" % _how(status)
+    if status.stopping:
+        return "is being stopped (%s)" % _how(status)
+    return None
+
+
+def _how(status: UnitStatus) -> str:
+    if status.start_pre_status is not None:
+        return "its guard ended with exit status %d" % status.start_pre_status
+    if status.exec_main_code is not None:
+        return "result %s, main process %s with status %d" % (status.result, status.exec_main_code, status.exec_main_status)
+    return "result %s" % status.result

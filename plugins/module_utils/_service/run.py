@@ -1,0 +1,147 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run of ``vllm_service``: look, plan, check, and either tell the plan or carry it out."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
+
+from .._core.errors import GpuFleetError
+from .._core.files import diff_of
+from .._gpu.reader import GpuReader
+from .._model.parallel import Check
+from .checks import failed, refusal, run_checks
+from .lock import HostLock
+from .look import Look, look
+from .plan import Plan, diff_of_plan, make_plan
+from .ports import Ports
+from .request import Request
+from .transaction import Outcome, Transaction
+
+
+@dataclass(frozen=True)
+class ServiceResult:
+    """Everything that the module returns."""
+
+    changed: bool
+    look: Look
+    plan: Plan
+    outcome: Outcome
+    checks: Optional[List[Check]]
+    status: Dict[str, Any]
+    gpus_before: List[Dict[str, Any]]
+    gpus_after: List[Dict[str, Any]]
+    wants_running: bool
+
+    @property
+    def warnings(self) -> Tuple[str, ...]:
+        """What the operator should hear although nothing failed."""
+        return tuple(self.outcome.warnings)
+
+    def to_result(self, diff: bool = False) -> Dict[str, Any]:
+        """The module's result, with the names of its RETURN."""
+        ready = self.outcome.ready
+        result: Dict[str, Any] = {
+            "changed": self.changed,
+            "unit": self.look.view.unit,
+            "actions": self.plan.to_result(),
+            "files": [change.to_result() for change in self.look.view.changes],
+            "status": self.status,
+            "ready": bool(ready is not None and ready.ready),
+            "served_models": list(ready.served_models) if ready is not None else [],
+            "replaced": self.outcome.replaced,
+            "rolled_back": self.outcome.rolled_back,
+            "timings": dict(_NO_TIME, **self.outcome.timings),
+        }
+        if self.outcome.ended_processes:
+            result["ended_processes"] = self.outcome.ended_processes
+        if self.outcome.diagnosis is not None:
+            result["diagnosis"] = self.outcome.diagnosis
+        if self.checks is not None:
+            result["preflight"] = {"ok": not failed(self.checks), "checks": [check.to_result() for check in self.checks]}
+        if self.wants_running:
+            result["gpus_before"] = self.gpus_before
+            result["gpus_after"] = self.gpus_after
+        if diff:
+            entries = diff_of(list(self.look.view.changes))
+            steps = diff_of_plan(self.plan)
+            result["diff"] = entries + ([steps] if steps is not None else [])
+        return result
+
+
+_NO_TIME = dict.fromkeys(("preflight", "drain", "stop", "settle", "load", "total", "downtime"), 0.0)
+
+
+def run(request: Request, ports: Ports, check_mode: bool) -> ServiceResult:
+    """Bring one service to its declared state; in check mode say what that would take.
+
+    Raises GpuFleetError with everything that was done attached.
+    """
+    begun = ports.clock.monotonic()
+    problem = ports.systemd.available()
+    if problem is not None:
+        raise GpuFleetError(problem)
+    with ExitStack() as stack:
+        reader = None
+        if request.declares_files:
+            reader = stack.enter_context(ports.open_reader())
+        if not check_mode:
+            stack.enter_context(HostLock(ports.paths.run, "vllm_service %s %s" % (request.state, request.name)))
+        return _run(request, ports, check_mode, reader, begun)
+
+
+def _run(request: Request, ports: Ports, check_mode: bool, reader: Optional[GpuReader], begun: float) -> ServiceResult:
+    clock = ports.clock
+    seen = look(request, ports, reader)
+    plan = make_plan(request, seen.view)
+    outcome = Outcome(ready=seen.serves)
+    checks: Optional[List[Check]] = None
+    if request.wants_running and request.preflight != "skip":
+        checks = run_checks(request, seen, plan)
+        _judge(request, checks, outcome)
+    outcome.timings["preflight"] = round(clock.monotonic() - begun, 3)
+
+    def result(changed: bool) -> ServiceResult:
+        outcome.timings["total"] = round(clock.monotonic() - begun, 3)
+        after = _gpus(reader, seen) if reader is not None and changed and not check_mode else None
+        before = [gpu.to_dict() for gpu in seen.gpus]
+        status = ports.systemd.status(seen.view.unit).to_result()
+        return ServiceResult(
+            changed, seen, plan, outcome, checks, status, before, before if after is None else after, request.wants_running
+        )
+
+    if checks is not None and failed(checks) and request.preflight == "enforce":
+        raise GpuFleetError(refusal(request, checks), **result(False).to_result())
+    if check_mode:
+        outcome.replaced = _would_replace(seen, plan)
+        return result(plan.changed)
+    transaction = Transaction(request, seen, plan, ports, reader, outcome)
+    try:
+        transaction.run()
+    except GpuFleetError as exc:
+        told = result(outcome.touched).to_result()
+        told.update(exc.result)
+        raise GpuFleetError(exc.msg, **told) from exc
+    return result(outcome.touched)
+
+
+def _judge(request: Request, checks: List[Check], outcome: Outcome) -> None:
+    for check in checks:
+        if check.status == "warn" or (check.status == "fail" and request.preflight == "warn"):
+            outcome.warnings.append("%s: %s.%s" % (check.id, check.detail.rstrip("."), " " + check.fix if check.fix else ""))
+
+
+def _would_replace(seen: Look, plan: Plan) -> List[Dict[str, Any]]:
+    stops = set(plan.targets("stop"))
+    return [
+        {"unit": rival.service.unit, "name": rival.service.name, "result": "planned", "seconds": 0.0}
+        for rival in seen.view.rivals if rival.service.unit in stops
+    ]
+
+
+def _gpus(reader: GpuReader, seen: Look) -> List[Dict[str, Any]]:
+    indices = [str(gpu.index) for gpu in seen.gpus]
+    return [gpu.to_dict() for gpu in reader.snapshot(indices).gpus]

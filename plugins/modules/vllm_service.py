@@ -1,0 +1,407 @@
+#!/usr/bin/python
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vllm_service
+short_description: Keep one vLLM service on a host exactly as declared
+version_added: 0.1.0
+description:
+  - Renders a vLLM server as a systemd unit, with its engine arguments, its secrets and a guard that waits for free GPU memory,
+    starts it and waits until it really serves.
+  - With O(replace) it swaps. The services that have the same GPUs or the same port are stopped, their memory is proven free, the
+    declared service is started, and when that one does not come to serve, everything is put back as it was.
+  - All of it happens in one run of the module on the host, so that a fleet pays one round trip per host.
+author:
+  - The gpufleet.vllm authors (@gpufleet)
+extends_documentation_fragment:
+  - gpufleet.vllm.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Reads the host, makes the same plan as a real run and returns it in RV(ignore:actions). A running server is asked for one token.
+  diff_mode:
+    support: full
+    details:
+      - The content of secrets is never shown.
+  idempotent:
+    support: full
+    details:
+      - With O(state=restarted) every run restarts.
+requirements:
+  - systemd 247 or newer on the host
+  - Python 3.9 or newer on the host; no Python package is required there
+options:
+  name:
+    description:
+      - Name of the service. The unit is C(vllm-<slug>.service), where the slug is the name in lower case with everything but letters,
+        digits, dots and hyphens made a hyphen.
+    type: str
+    required: true
+  state:
+    description:
+      - V(started) declares the files, starts the service unless it runs as declared, and waits until it serves. A running process that
+        is older than its files, or that no longer serves, is started anew.
+      - V(restarted) is V(started) with a restart in any case.
+      - V(present) declares the files and touches no process.
+      - V(stopped) stops the service and leaves its files.
+      - V(absent) stops the service and removes its unit, drop-in, configuration and secrets. Caches stay.
+    type: str
+    choices: [started, stopped, restarted, present, absent]
+    default: started
+  enabled:
+    description:
+      - Whether the service starts at boot.
+      - When not given it stays as it is, except that a service which replaces an enabled one takes over its place at boot.
+    type: bool
+  model:
+    description:
+      - The model, as C(vllm serve) takes it. A directory on the host is checked before anything is stopped.
+      - Required unless O(state) is V(stopped) or V(absent).
+    type: str
+  served_name:
+    description:
+      - The name under which the model is served.
+      - Defaults to O(name).
+    type: str
+  gpus:
+    description:
+      - The GPUs of this service, as indices, UUIDs or PCI ids, or V(all).
+    type: list
+    elements: str
+    default: [all]
+  host:
+    description:
+      - The address to listen on.
+    type: str
+    default: 0.0.0.0
+  port:
+    description:
+      - The port to listen on.
+    type: int
+    default: 8000
+  args:
+    description:
+      - vLLM's engine and server arguments, by their long names. Underscores and hyphens mean the same.
+      - The model, its served name, host, port and API key have options of their own.
+    type: dict
+    default: {}
+  env:
+    description:
+      - Environment variables of the server. Everybody on the host can read them.
+    type: dict
+    default: {}
+  secrets:
+    description:
+      - Environment variables that nobody but root may read, such as C(VLLM_API_KEY) and C(HF_TOKEN).
+      - They are kept in C(/etc/vllm/<slug>.env) with mode 0600 and never shown.
+    type: dict
+    default: {}
+  executable:
+    description:
+      - The C(vllm) command of the installation that serves.
+    type: path
+    default: /opt/vllm/bin/vllm
+  user:
+    description:
+      - System user of the service. It is created when it does not exist.
+    type: str
+    default: vllm
+  group:
+    description:
+      - Group of the service. It is created when it does not exist.
+    type: str
+    default: vllm
+  unit_options:
+    description:
+      - More systemd settings, as sections of a drop-in.
+    type: dict
+    default: {}
+  guard:
+    description:
+      - The check that the unit runs before the server starts (C(ExecStartPre)). It waits until every GPU of the service has the
+        memory free that vLLM will ask for.
+    type: dict
+    default: {}
+    suboptions:
+      enabled:
+        description:
+          - Whether the unit has the guard.
+        type: bool
+        default: true
+      timeout:
+        description:
+          - Seconds that the guard waits for memory.
+        type: int
+        default: 300
+      margin_mib:
+        description:
+          - MiB that must be free on each GPU beyond what vLLM asks for.
+        type: int
+        default: 0
+  replace:
+    description:
+      - What happens to other services that have the same GPUs or the same port.
+      - V(none) leaves them alone. If one of them runs, the module fails before it touches anything.
+      - V(conflicting) stops those among them that this collection manages, and disables them once this service serves.
+      - A list of units stops these, whoever manages them.
+    type: raw
+    default: none
+  drain_timeout:
+    description:
+      - Seconds to wait, before a serving server is stopped, until it has no running and no waiting request. V(0) does not wait.
+    type: int
+    default: 0
+  stop_timeout:
+    description:
+      - Seconds that a server may take to stop before its whole control group is killed.
+    type: int
+    default: 60
+  ready_timeout:
+    description:
+      - Seconds that a server may take from its start until it serves. A crash is seen at once and does not wait for this.
+    type: int
+    default: 1800
+  smoke:
+    description:
+      - Whether a server counts as ready only after it has answered a one-token completion.
+    type: bool
+    default: true
+  rollback:
+    description:
+      - Whether a failed start puts back the files and the services that were there before.
+    type: bool
+    default: true
+  preflight:
+    description:
+      - What happens when the checks before the start find that this service cannot work on this host.
+      - V(enforce) fails before anything is touched, V(warn) warns, V(skip) does not check.
+    type: str
+    choices: [enforce, warn, skip]
+    default: enforce
+  model_facts_path:
+    description:
+      - Directory whose C(config.json) is checked in place of O(model), for a model that is not given as a directory.
+    type: path
+seealso:
+  - module: gpufleet.vllm.gpu_memory_facts
+  - module: gpufleet.vllm.gpu_reclaim
+"""
+
+EXAMPLES = r"""
+- name: Serve MiniMax-M2.5 on four GPUs
+  gpufleet.vllm.vllm_service:
+    name: minimax-m2.5
+    model: /models/MiniMax-M2.5
+    gpus: [0, 1, 2, 3]
+    port: 8000
+    args:
+      tensor_parallel_size: 4
+      max_model_len: 131072
+      gpu_memory_utilization: 0.92
+    enabled: true
+
+- name: Swap to Kimi-K2.5 on all eight GPUs; if it does not come up, the old model serves again
+  gpufleet.vllm.vllm_service:
+    name: kimi-k2.5-int4
+    model: /models/Kimi-K2.5-INT4
+    args:
+      tensor_parallel_size: 8
+    secrets:
+      VLLM_API_KEY: "{{ vault_vllm_api_key }}"
+    replace: conflicting
+    drain_timeout: 60
+    enabled: true
+
+- name: Remove a service, its unit and its configuration
+  gpufleet.vllm.vllm_service:
+    name: minimax-m2.5
+    state: absent
+"""
+
+RETURN = r"""
+unit:
+  description: The systemd unit.
+  returned: always
+  type: str
+  sample: vllm-kimi-k2.5-int4.service
+actions:
+  description: What was done, or in check mode would be done, in order, with the reason for each.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{"action": "stop", "target": "vllm-minimax-m2.5.service", "reason": "it has port 8000, which vllm-kimi.service needs"}]
+files:
+  description: The files that changed.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file.
+      type: str
+    change:
+      description: V(created), V(content), V(mode) or V(removed).
+      type: str
+  sample: [{"path": "/etc/vllm/kimi-k2.5-int4.yaml", "change": "created"}]
+status:
+  description: The unit as systemd sees it at the end.
+  returned: always
+  type: dict
+  contains:
+    active_state:
+      description: systemd's C(ActiveState).
+      type: str
+    sub_state:
+      description: systemd's C(SubState).
+      type: str
+    result:
+      description: systemd's C(Result).
+      type: str
+    main_pid:
+      description: Process id of the server, null when none runs.
+      type: int
+    restarts:
+      description: How often systemd has restarted it.
+      type: int
+    since:
+      description: Since when it is active, in seconds since the epoch, null when it is not.
+      type: float
+  sample: {"active_state": "active", "sub_state": "running", "result": "success", "main_pid": 4711, "restarts": 0, "since": 1796000000.0}
+ready:
+  description: Whether the service was seen to serve. In check mode, whether it serves now.
+  returned: always
+  type: bool
+  sample: true
+served_models:
+  description: The model names that the server answers to.
+  returned: always
+  type: list
+  elements: str
+  sample: [kimi-k2.5-int4]
+replaced:
+  description: The services that were stopped, or in check mode would be stopped, to make room.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{"unit": "vllm-minimax-m2.5.service", "name": "minimax-m2.5", "result": "stopped", "seconds": 1.2}]
+rolled_back:
+  description: Whether a failed start was undone and what was there before serves again.
+  returned: always
+  type: bool
+  sample: false
+diagnosis:
+  description: Why the service did not come up.
+  returned: on failure of a start
+  type: dict
+  contains:
+    kind:
+      description: >-
+        V(oom_load), V(oom_warmup), V(memory_not_free), V(kv_cache_too_small), V(bad_argument), V(tp_heads), V(quant_block), V(port_in_use),
+        V(model_missing), V(model_gated), V(driver), V(host_oom), V(compile_cache), V(timeout), V(crash_loop) or V(unknown).
+      type: str
+    summary:
+      description: One sentence.
+      type: str
+    evidence:
+      description: The lines of the journal that say so.
+      type: list
+      elements: str
+    advice:
+      description: What to do next.
+      type: str
+  sample: {"kind": "oom_warmup", "summary": "Out of GPU memory in the sampler warm-up.", "evidence": [], "advice": "Set max_num_seqs to 256."}
+preflight:
+  description: The checks that were made before anything was touched.
+  returned: when a service is to run
+  type: dict
+  contains:
+    ok:
+      description: Whether none failed.
+      type: bool
+    checks:
+      description: Each with C(id), C(status) (V(pass), V(warn), V(fail) or V(skip)), C(detail) and C(fix).
+      type: list
+      elements: dict
+  sample: {"ok": true, "checks": [{"id": "tp_heads", "status": "pass", "detail": "64 attention heads divide by 8", "fix": null}]}
+gpus_before:
+  description: The GPUs of the service before anything was touched, as M(gpufleet.vllm.gpu_memory_facts) has them.
+  returned: when a service is to run
+  type: list
+  elements: dict
+  sample: []
+gpus_after:
+  description: The service's GPUs at the end.
+  returned: when a service is to run
+  type: list
+  elements: dict
+  sample: []
+timings:
+  description: Seconds by phase. C(downtime) is the time during which neither the old nor the new server answered.
+  returned: always
+  type: dict
+  sample: {"preflight": 0.1, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import run
+
+ARGUMENT_SPEC = {
+    "name": {"type": "str", "required": True},
+    "state": {"type": "str", "choices": ["started", "stopped", "restarted", "present", "absent"], "default": "started"},
+    "enabled": {"type": "bool"},
+    "model": {"type": "str"},
+    "served_name": {"type": "str"},
+    "gpus": {"type": "list", "elements": "str", "default": ["all"]},
+    "host": {"type": "str", "default": "0.0.0.0"},
+    "port": {"type": "int", "default": 8000},
+    "args": {"type": "dict", "default": {}},
+    "env": {"type": "dict", "default": {}},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
+    "executable": {"type": "path", "default": "/opt/vllm/bin/vllm"},
+    "user": {"type": "str", "default": "vllm"},
+    "group": {"type": "str", "default": "vllm"},
+    "unit_options": {"type": "dict", "default": {}},
+    "guard": {
+        "type": "dict",
+        "default": {},
+        "options": {
+            "enabled": {"type": "bool", "default": True},
+            "timeout": {"type": "int", "default": 300},
+            "margin_mib": {"type": "int", "default": 0},
+        },
+    },
+    "replace": {"type": "raw", "default": "none"},
+    "drain_timeout": {"type": "int", "default": 0},
+    "stop_timeout": {"type": "int", "default": 60},
+    "ready_timeout": {"type": "int", "default": 1800},
+    "smoke": {"type": "bool", "default": True},
+    "rollback": {"type": "bool", "default": True},
+    "preflight": {"type": "str", "choices": ["enforce", "warn", "skip"], "default": "enforce"},
+    "model_facts_path": {"type": "path"},
+}
+REQUIRED_IF = [("state", state, ("model",)) for state in ("started", "restarted", "present")]
+
+
+def main() -> None:
+    """Read the parameters, let the core work, report."""
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, required_if=REQUIRED_IF, supports_check_mode=True)
+    try:
+        outcome = run(to_request(module.params), Ports(), check_mode=module.check_mode)
+    except GpuFleetError as exc:
+        module.fail_json(msg=exc.msg, **exc.result)
+    for warning in outcome.warnings:
+        module.warn(warning)
+    module.exit_json(**outcome.to_result(diff=module._diff))
+
+
+if __name__ == "__main__":
+    main()
