@@ -1,0 +1,77 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Named checks run one after the other: a line each, and the whole output of those that fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
+
+# The environment's own tools come first, also when a gate is run by itself.
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+# What is wrong with a run that ended with 0, judged by its output; None: nothing.
+Judge = Callable[[str], Optional[str]]
+
+
+class Check(NamedTuple):
+    """One command. ``env`` is added to the environment; ``judge`` looks at the output of a run that ended with 0."""
+
+    name: str
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str] = {}
+    judge: Optional[Judge] = None
+
+
+def quiet(output: str) -> Optional[str]:
+    """A judge for tools that warn with exit code 0."""
+    return "it printed something" if output.strip() else None
+
+
+def run(check: Check) -> bool:
+    """Run one check and print its line. Returns whether it passed."""
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            list(check.argv),
+            cwd=check.cwd,
+            env={**os.environ, "PATH": PATH, **check.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        output, problem = done.stdout, "exit code %d" % done.returncode if done.returncode else None
+    except OSError as exc:
+        output, problem = "", "cannot be run: %s" % exc
+    if problem is None and check.judge is not None:
+        problem = check.judge(output)
+    seconds = time.monotonic() - started
+    print("  %-24s %6.1f s  %s" % (check.name, seconds, "ok" if problem is None else "FAILED: " + problem), flush=True)
+    if problem is not None:
+        print("    $ %s" % " ".join(check.argv))
+        print("".join("    %s\n" % line for line in output.splitlines()), flush=True)
+    return problem is None
+
+
+def run_all(checks: List[Check]) -> int:
+    """Run every check, also after one has failed. Returns the exit code; the last line counts."""
+    passed = [run(check) for check in checks].count(True)
+    print("%d passed, %d failed" % (passed, len(checks) - passed))
+    return 0 if checks and passed == len(checks) else 1
+
+
+def main(checks: List[Check]) -> None:
+    """Entry point of a gate: run the checks named on the command line, or all."""
+    wanted = sys.argv[1:]
+    unknown = set(wanted) - {check.name for check in checks}
+    if unknown:
+        raise SystemExit("No such check: %s. There are: %s" % (", ".join(unknown), ", ".join(c.name for c in checks)))
+    sys.exit(run_all([check for check in checks if not wanted or check.name in wanted]))

@@ -1,0 +1,91 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make test`: every stage, one line each with its time; the whole output of a stage only when it fails.
+
+    tests/gates/stages.py [STAGE ...]
+
+A stage counts what it did in its last lines ("12 passed"). One that did nothing, or left something out, has failed: a
+test that did not run proves nothing. Full outputs stay in build/logs/.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LOGS = ROOT / "build" / "logs"
+STAGES = ["lint", "unit", "sanity", "lab-test"]
+
+
+class Outcome(NamedTuple):
+    """What one stage came to. ``problem`` is None when it is fine."""
+
+    passed: int
+    failed: int
+    problem: Optional[str]
+
+
+def judge(output: str, returncode: int) -> Outcome:
+    """Read a stage's own count out of its output."""
+    counts = {"passed": 0, "failed": 0, "error": 0, "errors": 0, "skipped": 0, "deselected": 0}
+    lines = [line for line in output.splitlines() if re.search(r"\b[0-9]+ (passed|failed|errors?|skipped)\b", line)]
+    for number, word in re.findall(r"\b([0-9]+) ([a-z]+)\b", lines[-1] if lines else ""):
+        if word in counts:
+            counts[word] = int(number)
+    failed = counts["failed"] + counts["error"] + counts["errors"]
+    problem = None
+    if returncode:
+        problem = "exit code %d" % returncode
+    elif failed:
+        problem = "%d failed, though it ended with 0" % failed
+    elif not counts["passed"]:
+        problem = "it ran no test"
+    elif counts["skipped"] or counts["deselected"]:
+        problem = "%d left out" % (counts["skipped"] + counts["deselected"])
+    return Outcome(counts["passed"], failed, problem)
+
+
+def run(stage: str) -> Outcome:
+    """Run one stage, keep its output, print its line."""
+    started = time.monotonic()
+    log = LOGS / (stage + ".log")
+    with log.open("w", encoding="utf-8") as handle:
+        done = subprocess.run(
+            ["make", "--no-print-directory", stage],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=handle, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+    output = log.read_text(encoding="utf-8", errors="replace")
+    outcome = judge(output, done.returncode)
+    if outcome.problem is not None:
+        print(output)
+    print(
+        "%-10s %5d passed  %7.1f s  %s"
+        % (stage, outcome.passed, time.monotonic() - started, outcome.problem and "FAILED: " + outcome.problem or "ok"),
+        flush=True,
+    )
+    return outcome
+
+
+def main() -> int:
+    """Entry point."""
+    stages = sys.argv[1:] or STAGES
+    LOGS.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    outcomes = [run(stage) for stage in stages]
+    bad = [outcome for outcome in outcomes if outcome.problem is not None]
+    print("%-10s %12s  %7.1f s" % ("all", "", time.monotonic() - started))
+    print(
+        "%d passed, %d failed"
+        % (sum(outcome.passed for outcome in outcomes), sum(max(1, outcome.failed) for outcome in bad))
+    )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

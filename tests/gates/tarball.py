@@ -1,0 +1,37 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make build`: the collection's tarball, from the tracked files, into build/.
+
+ansible-galaxy packs whatever lies in the directory; a checkout holds much that nobody needs. So it is run on the copy
+of the tracked files, and galaxy.yml's build_ignore leaves out what only a checkout uses.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import tree
+
+
+def build(output: Path) -> Path:
+    """Build the tarball into a directory, over an older one of the same version; returns its path."""
+    output.mkdir(parents=True, exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in output.glob("gpufleet-vllm-*.tar.gz")}
+    galaxy = Path(sys.executable).parent / "ansible-galaxy"
+    with tree.copy("tarball") as copy:
+        subprocess.run(
+            [str(galaxy), "collection", "build", "--force", "--output-path", str(output), str(copy)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+    new = [path for path in output.glob("gpufleet-vllm-*.tar.gz") if before.get(path) != path.stat().st_mtime_ns]
+    if len(new) != 1:
+        raise SystemExit("ansible-galaxy built %d tarballs in %s, not one." % (len(new), output))
+    return new[0]
+
+
+if __name__ == "__main__":
+    print(build(tree.ROOT / "build"))
