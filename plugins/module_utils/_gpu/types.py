@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Iterable, Optional, Tuple
 
 
 @dataclass(frozen=True)
@@ -207,3 +207,12 @@ class Snapshot:
             "processes_reliable": self.processes_reliable,
             "gpus": [gpu.to_dict() for gpu in self.gpus],
         }
+
+
+def memory_sums(gpus: Iterable[Gpu]) -> Tuple[Optional[int], Optional[int], Optional[int]]:
+    """Total, used and free MiB over the GPUs whose memory is known; all None where there is none."""
+    known = [(gpu.total_mib, gpu.used_mib, gpu.free_mib) for gpu in gpus]
+    readable = [(total, used, free) for total, used, free in known if total is not None and used is not None and free is not None]
+    if not readable:
+        return None, None, None
+    return sum(each[0] for each in readable), sum(each[1] for each in readable), sum(each[2] for each in readable)

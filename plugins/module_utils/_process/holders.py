@@ -16,29 +16,30 @@ from .procfs import all_pids
 
 # Every node through which a process can hold GPU memory. dxg is WSL's, nvhost/nvmap are the integrated devices'.
 _NODE = re.compile(
-    r"/dev/(?P<node>nvidia\d+|nvidiactl|nvidia-uvm(?:-tools)?|nvidia-modeset|nvidia-caps/.+|nvidia-vgpu\d*|dxg|nvmap|nvhost-.+)"
+    r"(?P<node>nvidia\d+|nvidiactl|nvidia-uvm(?:-tools)?|nvidia-modeset|nvidia-caps/.+|nvidia-vgpu\d*|dxg|nvmap|nvhost-.+?)"
     r"(?: \(deleted\))?$"
 )
 _GPU_NODE = re.compile(r"nvidia(\d+)$")
 
 
-def device_holders(root: str = "/proc", pids: Optional[Iterable[int]] = None) -> Dict[int, FrozenSet[str]]:
+def device_holders(root: str = "/proc", dev: str = "/dev") -> Dict[int, FrozenSet[str]]:
     """pid -> names of the nodes it holds (``nvidia0``, ``nvidiactl``, ``nvidia-caps/nvidia-cap1`` ...).
 
     Only processes whose descriptors may be read appear; without root these are the caller's own. Processes that hold
     none are left out.
     """
     found: Dict[int, FrozenSet[str]] = {}
-    for pid in all_pids(root) if pids is None else pids:
-        nodes = nodes_of(pid, root)
+    for pid in all_pids(root):
+        nodes = nodes_of(pid, root, dev)
         if nodes:
             found[pid] = nodes
     return found
 
 
-def nodes_of(pid: int, root: str = "/proc") -> Optional[FrozenSet[str]]:
+def nodes_of(pid: int, root: str = "/proc", dev: str = "/dev") -> Optional[FrozenSet[str]]:
     """The nodes one process holds; None when its descriptors can't be read (not ours, or it ended)."""
     base = "%s/%d/fd" % (root, pid)
+    prefix = dev + "/"
     try:
         descriptors = os.listdir(base)
     except OSError:
@@ -49,25 +50,26 @@ def nodes_of(pid: int, root: str = "/proc") -> Optional[FrozenSet[str]]:
             target = os.readlink(base + "/" + descriptor)
         except OSError:
             continue  # closed between the listing and now
-        if target.startswith("/dev/"):
-            match = _NODE.match(target)
+        if target.startswith(prefix):
+            match = _NODE.match(target, len(prefix))
             if match:
                 nodes.add(match.group("node"))
     return frozenset(nodes)
 
 
-def mapped_nodes(pid: int, root: str = "/proc") -> FrozenSet[str]:
+def mapped_nodes(pid: int, root: str = "/proc", dev: str = "/dev") -> FrozenSet[str]:
     """The nodes in a process's memory map: a mapping outlives the descriptor it was made through.
 
     Costs far more than the descriptors and can block on a process that is stuck in the kernel: ask only for suspects.
     """
     nodes: Set[str] = set()
+    prefix = (dev + "/").encode()
     try:
         with open("%s/%d/maps" % (root, pid), "rb") as handle:
             for line in handle:
-                start = line.find(b"/dev/")
+                start = line.find(prefix)
                 if start >= 0:
-                    match = _NODE.match(line[start:].decode("utf-8", "replace").rstrip("\n"))
+                    match = _NODE.match(line[start + len(prefix):].decode("utf-8", "replace").rstrip("\n"))
                     if match:
                         nodes.add(match.group("node"))
     except OSError:

@@ -15,8 +15,12 @@ from .types import ProcessInfo
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
 
-def read_process(pid: int, root: str = "/proc") -> Optional[ProcessInfo]:
-    """Everything about one process; None when there is none with this pid. Never raises for what /proc refuses."""
+def read_process(pid: int, root: str = "/proc", title: bool = True) -> Optional[ProcessInfo]:
+    """Everything about one process; None when there is none with this pid. Never raises for what /proc refuses.
+
+    Without ``title`` the command line is left alone: reading it takes the process's memory lock, which never comes when one of
+    its threads is stuck in the kernel.
+    """
     base = "%s/%d" % (root, pid)
     stat = parse_stat(_text(base + "/stat"))
     if stat is None:
@@ -25,7 +29,7 @@ def read_process(pid: int, root: str = "/proc") -> Optional[ProcessInfo]:
     uid = _first_int(status.get("Uid", ""))
     if uid is None:
         return None
-    raw = _bytes(base + "/cmdline") or b""
+    raw = (_bytes(base + "/cmdline") or b"") if title else b""
     argv = split_cmdline(raw)
     return ProcessInfo(
         pid=pid,

@@ -162,6 +162,19 @@ def host_unit_reason(unit: str) -> Optional[str]:
     return None
 
 
+def serverless(info: ProcessInfo, family: Sequence[ProcessInfo]) -> bool:
+    """Whether this is an EngineCore or a worker whose server is gone. ``family`` are its ancestors, nearest first.
+
+    Not told by parent pid 1: what is left behind goes to the nearest subreaper, which may be anything.
+    """
+    line = [info, *family]
+    while line and (line[0].cmdline.startswith("VLLM::") or line[0].comm.startswith("VLLM::")):
+        line.pop(0)
+        if not line or not (is_python(line[0]) or _own_vllm_reason(line[0]) is not None):
+            return True
+    return False
+
+
 def names_of(info: ProcessInfo) -> List[str]:
     """The short names a process goes by."""
     names = [info.comm]

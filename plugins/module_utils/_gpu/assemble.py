@@ -1,0 +1,287 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From what a backend read to what it means: the same for both backends, and without any input or output."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import AbstractSet, Callable, Dict, List, Optional, Sequence, Tuple
+
+from .._process.inspect import Inspection
+from .._process.rules import classify
+from .._process.types import CgroupOwner, ProcessInfo
+from . import raw
+from .host import MemInfo
+from .types import Gpu, GpuProcess, MigDevice, Snapshot, memory_sums
+
+MIB = 1 << 20
+# Nothing has as much as this; a larger number is a misread or "unknown".
+_ABSURD = 1 << 50
+# GPUs that share the host's memory and have none of their own. On any other GPU "not supported" stays an error.
+_INTEGRATED = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
+
+_STATES = {raw.GPU_IS_LOST: "lost", raw.RESET_REQUIRED: "reset_required"}
+# What the driver recommends -> (state, what to say).
+_RECOVERY: Dict[str, Tuple[str, str]] = {
+    "reset": ("reset_required", "the driver asks for a reset of this GPU"),
+    "drain and reset": ("reset_required", "the driver asks for this GPU to be drained and reset"),
+    "bus reset": ("reset_required", "the driver asks for a bus reset of this GPU"),
+    "reboot": ("error", "the driver asks for a reboot of the host"),
+}
+
+
+@dataclass
+class World:
+    """What else is known of the host when a reading is judged.
+
+    ``belongs`` answers whether an owner's unit or session is active (None: it names none); ``own_pids`` are the caller, its
+    ancestors and its helpers.
+    """
+
+    pci: Optional[Sequence[str]] = None
+    memory: Optional[MemInfo] = None
+    inspection: Optional[Inspection] = None
+    belongs: Callable[[ProcessInfo, CgroupOwner], Optional[bool]] = lambda info, owner: None
+    protect: Sequence[str] = ()
+    own_pids: AbstractSet[int] = field(default_factory=frozenset)
+
+
+def assemble(reading: raw.RawReading, world: World) -> Snapshot:
+    """The snapshot that a reading amounts to."""
+    pci_count = None if world.pci is None else len(world.pci)
+    if reading.count is not None and pci_count is not None and pci_count < reading.count:
+        pci_count = None  # these GPUs are not on the bus that we see (WSL, a container)
+    if reading.failure is not None:
+        return Snapshot(
+            available=False,
+            reason=reading.failure.reason,
+            reason_detail="; ".join((reading.failure.detail,) + reading.notes),
+            backend=reading.backend,
+            driver_version=reading.driver_version,
+            cuda_version=reading.cuda_version,
+            count=0 if reading.failure.reason == "no_driver" else None,
+            pci_count=pci_count,
+            processes_reliable=False,
+        )
+    gpus = tuple(_gpu(each, world) for each in reading.gpus)
+    total, used, free = memory_sums(gpus)
+    hung = [each for each in reading.gpus if raw.HUNG in (each.code, each.memory_code)]
+    if reading.gpus and total is None and len(hung) == len(reading.gpus):
+        return Snapshot(
+            available=False,
+            reason="driver_hung",
+            reason_detail="; ".join(reading.notes) or raw.code_text(raw.HUNG),
+            backend=reading.backend,
+            driver_version=reading.driver_version,
+            cuda_version=reading.cuda_version,
+            count=reading.count,
+            pci_count=pci_count,
+            processes_reliable=False,
+            gpus=gpus,
+        )
+    return Snapshot(
+        available=True,
+        reason_detail="; ".join(reading.notes + _missing(reading, world, pci_count)) or None,
+        backend=reading.backend,
+        driver_version=reading.driver_version,
+        cuda_version=reading.cuda_version,
+        count=reading.count,
+        pci_count=pci_count,
+        total_mib=total,
+        used_mib=used,
+        free_mib=free,
+        processes_reliable=all(_reliable(each) for each in reading.gpus),
+        gpus=gpus,
+    )
+
+
+def _missing(reading: raw.RawReading, world: World, pci_count: Optional[int]) -> Tuple[str, ...]:
+    if reading.count is None or pci_count is None or pci_count <= reading.count or world.pci is None:
+        return ()
+    shown = {gpu.pci_bus_id for gpu in reading.gpus}
+    hidden = [address for address in world.pci if address not in shown]
+    which = ": %s" % ", ".join(hidden) if len(hidden) == pci_count - reading.count else ""
+    return ("the driver shows %d of %d GPUs on the PCI bus%s" % (reading.count, pci_count, " (missing%s)" % which if which else ""),)
+
+
+def _reliable(each: raw.RawGpu) -> bool:
+    if each.code != raw.SUCCESS:
+        return True  # nothing is claimed about this GPU's processes; its state says so
+    return each.bad_processes == 0 and each.processes_code == raw.SUCCESS
+
+
+def _gpu(each: raw.RawGpu, world: World) -> Gpu:
+    state, errors = "ok", []
+    if each.code != raw.SUCCESS:
+        state, errors = _STATES.get(each.code, "error"), [raw.code_text(each.code)]
+    memory_type, memory, memory_error = _memory(each, world.memory)
+    if state == "ok" and memory_error is not None:
+        errors.append(memory_error)
+        if memory_type == "discrete":
+            state = "error"
+    if state == "ok" and each.recovery_action is not None:
+        state, said = _RECOVERY.get(each.recovery_action.lower(), ("ok", ""))
+        errors.extend([said] if said else [])
+    if each.processes_code not in (raw.SUCCESS, each.code):
+        errors.append("process list: %s" % raw.code_text(each.processes_code))
+    if each.bad_processes:
+        errors.append("process list: %d entries make no sense" % each.bad_processes)
+    processes = _processes(each, world) if world.inspection is not None else ()
+    used = None if memory is None else memory.used
+    return Gpu(
+        index=each.index,
+        uuid=each.uuid,
+        pci_bus_id=each.pci_bus_id,
+        name=each.name,
+        state=state,
+        error="; ".join(errors) or None,
+        memory_type=memory_type,
+        total_mib=_mib(None if memory is None else memory.total),
+        used_mib=_mib(used),
+        free_mib=_mib(None if memory is None else memory.free),
+        reserved_mib=_mib(None if memory is None else memory.reserved),
+        unattributed_mib=_unattributed(each, memory) if memory_type != "unified" else None,
+        utilization_percent=each.utilization_percent if 0 <= (each.utilization_percent or 0) <= 100 else None,
+        compute_mode=each.compute_mode,
+        mig_devices=tuple(_mig(device) for device in each.mig_devices),
+        processes=processes,
+        minor=each.minor,
+    )
+
+
+def _memory(each: raw.RawGpu, host: Optional[MemInfo]) -> Tuple[str, Optional[raw.RawMemory], Optional[str]]:
+    """(memory type, memory or None, why it is None)."""
+    memory = each.memory if each.memory is not None and _sane(each.memory) else None
+    if _INTEGRATED.search(each.name or ""):
+        own = memory is not None and host is not None and abs(memory.total // MIB - host.total_mib) > host.total_mib // 8
+        if own:
+            return "unified", memory, None  # it says what it may use, and that is not simply the host's
+        if host is None:
+            return "unified", memory, None if memory is not None else "the host's memory can't be read"
+        return "unified", raw.RawMemory(
+            host.total_mib * MIB, (host.total_mib - host.available_mib) * MIB, host.available_mib * MIB
+        ), None
+    memory_type = "mig" if each.mig_enabled else "discrete"
+    if memory is not None or each.code != raw.SUCCESS:
+        return memory_type, memory, None
+    code = each.memory_code if each.memory_code != raw.SUCCESS else raw.BAD_ANSWER
+    if memory_type == "mig":
+        return memory_type, None, "memory of the whole GPU: %s; see mig_devices" % raw.code_text(code)
+    return memory_type, None, "memory: %s" % raw.code_text(code)
+
+
+def _sane(memory: raw.RawMemory) -> bool:
+    values = (memory.total, memory.used, memory.free, memory.reserved or 0)
+    # used and free are read an instant apart from each other in some drivers: leave 1/64 for that
+    return (
+        memory.total > 0
+        and all(0 <= value < _ABSURD for value in values)
+        and max(memory.used, memory.free) <= memory.total
+        and memory.used + memory.free <= memory.total + memory.total // 64
+    )
+
+
+def _mig(device: raw.RawMig) -> MigDevice:
+    memory = device.memory if device.memory is not None and _sane(device.memory) else None
+    code = device.code if device.code != raw.SUCCESS else raw.BAD_ANSWER
+    return MigDevice(
+        index=device.index,
+        uuid=device.uuid,
+        name=device.name,
+        gpu_instance_id=device.gpu_instance_id,
+        compute_instance_id=device.compute_instance_id,
+        state="ok" if memory is not None else _STATES.get(code, "error"),
+        error=None if memory is not None else "memory: %s" % raw.code_text(code),
+        total_mib=_mib(None if memory is None else memory.total),
+        used_mib=_mib(None if memory is None else memory.used),
+        free_mib=_mib(None if memory is None else memory.free),
+        reserved_mib=_mib(None if memory is None else memory.reserved),
+    )
+
+
+def _mib(size: Optional[int]) -> Optional[int]:
+    return None if size is None else size // MIB
+
+
+def merge(entries: Sequence[raw.RawProcess]) -> List[Tuple[int, str, Optional[int]]]:
+    """Entries of all lists by pid: (pid, types joined with +, bytes).
+
+    A process in two lists (compute and graphics) shows the same memory in both: the larger counts. One with several MIG
+    instances has memory in each: they are added. A part that is not reported makes the whole unknown.
+    """
+    kinds: Dict[int, List[str]] = {}
+    parts: Dict[int, Dict[Tuple[Optional[int], Optional[int]], Optional[int]]] = {}
+    for entry in entries:
+        of_pid = kinds.setdefault(entry.pid, [])
+        if entry.kind not in of_pid:
+            of_pid.append(entry.kind)
+        where = (entry.gpu_instance_id, entry.compute_instance_id)
+        mine = parts.setdefault(entry.pid, {})
+        before = mine.get(where)
+        mine[where] = entry.used if before is None else before if entry.used is None else max(before, entry.used)
+    merged: List[Tuple[int, str, Optional[int]]] = []
+    for pid in sorted(kinds):
+        sizes = list(parts[pid].values())
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        merged.append((pid, "+".join(sorted(kinds[pid])), total))
+    return merged
+
+
+def _unattributed(each: raw.RawGpu, memory: Optional[raw.RawMemory]) -> Optional[int]:
+    if memory is None or each.processes is None or not _reliable(each):
+        return None
+    listed = [used for _pid, _type, used in merge(each.processes)]
+    if None in listed:
+        return None
+    return max(0, memory.used - sum(used or 0 for used in listed)) // MIB
+
+
+def _processes(each: raw.RawGpu, world: World) -> Tuple[GpuProcess, ...]:
+    inspection = world.inspection
+    assert inspection is not None
+    found: List[GpuProcess] = []
+    listed = merge(each.processes or [])
+    for pid, kind, used in listed:
+        found.append(_process(pid, kind, _mib(used), world, inspection))
+    named = {pid for pid, _kind, _used in listed}
+    for pid, minors in sorted(inspection.holders.items()):
+        # the reader itself and what it runs holds every node while it looks
+        if each.minor in minors and pid not in named and pid not in world.own_pids:
+            found.append(_process(pid, None, None, world, inspection))
+    return tuple(found)
+
+
+def _process(pid: int, kind: Optional[str], used_mib: Optional[int], world: World, inspection: Inspection) -> GpuProcess:
+    info = inspection.infos.get(pid)
+    nodes = inspection.nodes.get(pid)
+    if info is None:
+        return GpuProcess(pid, kind, used_mib, state="gone" if inspection.initial_pid_namespace else "not_visible")
+    if nodes is not None and not nodes:
+        # the number means another process here: the driver's list speaks of one in another pid namespace
+        return GpuProcess(pid, kind, used_mib, state="not_visible")
+    owner = inspection.owners.get(pid, CgroupOwner())
+    judged = classify(info, owner, world.belongs(info, owner), world.protect, inspection.family(pid), world.own_pids)
+    return GpuProcess(
+        pid=pid,
+        type=kind,
+        used_mib=used_mib,
+        name=info.comm,
+        cmdline=info.cmdline or None,
+        user=info.user,
+        start_time=info.start_time,
+        unit=owner.unit,
+        container=owner.container,
+        state="zombie" if info.zombie else "running",
+        vllm=judged.vllm,
+        orphan=judged.orphan,
+        protected=judged.protected,
+        protected_by=judged.protected_by,
+        start_ticks=info.start_ticks,
+        uid=info.uid,
+        ppid=info.ppid,
+        exe=info.exe,
+        user_unit=owner.user_unit,
+        proven=bool(nodes),
+    )

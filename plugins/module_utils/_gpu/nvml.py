@@ -1,0 +1,196 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The NVML backend: GPU by GPU and call by call, so that whatever fails leaves the rest standing.
+
+Runs in a child process (see worker.py), because a call into a hung driver can't be interrupted, and because the C library may
+print or crash.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, TypeVar
+
+from . import raw
+from .nvml_abi import Nvml, NvmlError
+from .nvml_processes import read_lists
+
+T = TypeVar("T")
+
+# What a failed nvmlInit means, in the contract's words; every other code is "error".
+INIT_REASONS: Dict[int, str] = {
+    raw.DRIVER_NOT_LOADED: "no_driver",
+    raw.LIBRARY_NOT_FOUND: "library_missing",
+    raw.LIB_RM_VERSION_MISMATCH: "driver_library_mismatch",
+    raw.NO_PERMISSION: "permission",
+}
+
+# Codes that stand for the whole GPU, whichever call met them.
+_WHOLE_GPU = (raw.GPU_IS_LOST, raw.RESET_REQUIRED)
+
+
+class Skips:
+    """Calls that hung or crashed before and are not made again: (function, GPU index), None standing for any."""
+
+    def __init__(self, entries: Sequence[Tuple[Optional[str], Optional[int], int]] = ()) -> None:
+        self._entries = tuple(entries)
+
+    def code(self, function: str, index: Optional[int]) -> int:
+        """The code to answer with instead of calling; SUCCESS when the call may be made."""
+        for name, gpu, code in self._entries:
+            if (name is None or name == function) and (gpu is None or gpu == index):
+                return code
+        return raw.SUCCESS
+
+
+class NvmlCollector:
+    """Reads the driver through NVML. Stays initialised between readings, so that the next one costs little.
+
+    ``beat`` is called with (function, GPU index) before each call into the library.
+    """
+
+    def __init__(self, beat: Callable[[str, Optional[int]], None]) -> None:
+        self._beat = beat
+        self._nvml: Optional[Nvml] = None
+        self._handles: Dict[int, ctypes.c_void_p] = {}
+        self._identities: Dict[int, raw.RawGpu] = {}
+        self._versions: Optional[Tuple[Optional[str], Optional[str]]] = None
+        self._index: Optional[int] = None
+        self._skips = Skips()
+
+    def read(self, only: Optional[FrozenSet[int]], processes: bool, details: bool, skips: Skips) -> raw.RawReading:
+        """One reading. ``only`` limits it to these indices, ``processes`` adds the lists; without ``details`` only
+        identities are read: who is there, and which MIG devices."""
+        self._skips = skips
+        self._index = None
+        reading = raw.RawReading(backend="nvml")
+        try:
+            nvml = self._connect()
+            self._versions = self._versions or (self._try(nvml.driver_version), self._try(nvml.cuda_version))
+            reading.driver_version, reading.cuda_version = self._versions
+            reading.count = nvml.count()
+        except NvmlError as exc:
+            self._nvml = None
+            reading.failure = raw.Failure(
+                "driver_hung" if exc.code == raw.HUNG else INIT_REASONS.get(exc.code, "error"), "NVML: %s" % exc
+            )
+            return reading
+        for index in range(reading.count):
+            if only is None or index in only:
+                self._index = index
+                reading.gpus.append(self._gpu(nvml, index, processes, details))
+        return reading
+
+    def _connect(self) -> Nvml:
+        if self._nvml is None:
+            nvml = Nvml.load(self._before)
+            nvml.init()
+            self._nvml = nvml
+            self._handles.clear()
+        return self._nvml
+
+    def _before(self, function: str) -> None:
+        code = self._skips.code(function, self._index)
+        if code != raw.SUCCESS:
+            raise NvmlError(code, function)
+        self._beat(function, self._index)
+
+    def _gpu(self, nvml: Nvml, index: int, processes: bool, details: bool) -> raw.RawGpu:
+        gpu = raw.RawGpu(index)
+        try:
+            handle = self._handle(nvml, index)
+            self._identify(nvml, handle, gpu)
+            gpu.mig_enabled = bool(self._optional(lambda: nvml.mig_enabled(handle)))
+            if gpu.mig_enabled:
+                gpu.mig_devices = self._mig_devices(nvml, handle)
+            if details:
+                self._memory(nvml, handle, gpu)
+                gpu.recovery_action = self._optional(lambda: nvml.recovery_action(handle))
+                gpu.utilization_percent = self._optional(lambda: nvml.utilization(handle))
+                gpu.compute_mode = self._optional(lambda: nvml.compute_mode(handle))
+            if processes:
+                self._processes(nvml, handle, gpu)
+        except NvmlError as exc:
+            gpu.code = exc.code
+            gpu.detail = exc.call
+            self._handles.pop(index, None)  # a GPU that comes back after a reset has a new handle
+            self._identities.pop(index, None)
+        return gpu
+
+    def _handle(self, nvml: Nvml, index: int) -> ctypes.c_void_p:
+        if index not in self._handles:
+            self._handles[index] = nvml.handle(index)
+        return self._handles[index]
+
+    def _identify(self, nvml: Nvml, handle: ctypes.c_void_p, gpu: raw.RawGpu) -> None:
+        known = self._identities.get(gpu.index)
+        if known is None:
+            known = raw.RawGpu(gpu.index)
+            known.pci_bus_id = self._try(lambda: nvml.pci_bus_id(handle))
+            known.uuid = self._try(lambda: nvml.uuid(handle))
+            known.name = self._try(lambda: nvml.name(handle))
+            known.minor = self._try(lambda: nvml.minor(handle))
+            if known.uuid is not None and known.name is not None:
+                self._identities[gpu.index] = known
+        gpu.pci_bus_id, gpu.uuid, gpu.name, gpu.minor = known.pci_bus_id, known.uuid, known.name, known.minor
+
+    def _memory(self, nvml: Nvml, handle: ctypes.c_void_p, gpu: raw.RawGpu) -> None:
+        try:
+            gpu.memory = nvml.memory(handle)
+        except NvmlError as exc:
+            if exc.code in _WHOLE_GPU:
+                raise
+            gpu.memory_code = exc.code
+            gpu.detail = exc.call
+
+    def _processes(self, nvml: Nvml, handle: ctypes.c_void_p, gpu: raw.RawGpu) -> None:
+        total = gpu.memory.total if gpu.memory is not None and gpu.memory.total > 0 else None
+        lists = read_lists(nvml, handle, total)
+        if lists.code in _WHOLE_GPU:
+            raise NvmlError(lists.code, "nvmlDeviceGetComputeRunningProcesses")
+        gpu.processes_code = lists.code
+        gpu.bad_processes = lists.bad
+        gpu.processes = lists.processes if lists.code == raw.SUCCESS else None
+
+    def _mig_devices(self, nvml: Nvml, handle: ctypes.c_void_p) -> List[raw.RawMig]:
+        devices: List[raw.RawMig] = []
+        for place in range(self._try(lambda: nvml.mig_places(handle)) or 0):
+            try:
+                instance = nvml.mig_handle(handle, place)
+            except NvmlError as exc:
+                if exc.code not in (raw.NOT_FOUND, raw.INVALID_ARGUMENT):  # those: an empty place
+                    devices.append(raw.RawMig(place, code=exc.code))
+                continue
+            devices.append(self._mig_device(nvml, instance, place))
+        return devices
+
+    def _mig_device(self, nvml: Nvml, instance: ctypes.c_void_p, place: int) -> raw.RawMig:
+        device = raw.RawMig(
+            place,
+            uuid=self._try(lambda: nvml.uuid(instance)),
+            name=self._try(lambda: nvml.name(instance)),
+            gpu_instance_id=self._try(lambda: nvml.gpu_instance_id(instance)),
+            compute_instance_id=self._try(lambda: nvml.compute_instance_id(instance)),
+        )
+        try:
+            device.memory = nvml.memory(instance)
+        except NvmlError as exc:
+            device.code = exc.code
+        return device
+
+    def _optional(self, call: Callable[[], T]) -> Optional[T]:
+        """A value that may be missing, except where its error says that the whole GPU is gone."""
+        try:
+            return call()
+        except NvmlError as exc:
+            if exc.code in _WHOLE_GPU:
+                raise
+            return None
+
+    @staticmethod
+    def _try(call: Callable[[], T]) -> Optional[T]:
+        try:
+            return call()
+        except NvmlError:
+            return None

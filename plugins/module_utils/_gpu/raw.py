@@ -1,0 +1,144 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a backend read, before it is judged: both backends fill these, and one assembly makes the snapshot of them.
+
+Memory is in bytes here, as NVML gives it. Whatever could not be read is None, with the NVML code or a text that says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Tuple
+
+# NVML's return codes that mean something of their own here.
+SUCCESS = 0
+INVALID_ARGUMENT = 2
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+NOT_FOUND = 6
+INSUFFICIENT_SIZE = 7
+DRIVER_NOT_LOADED = 9
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+LIB_RM_VERSION_MISMATCH = 18
+ARGUMENT_VERSION_MISMATCH = 25
+UNKNOWN = 999
+# Not NVML's: what the reading itself met.
+HUNG = -1
+CRASHED = -2
+BAD_ANSWER = -3
+
+CODE_TEXTS: Dict[int, str] = {
+    1: "NVML is not initialised",
+    INVALID_ARGUMENT: "invalid argument",
+    NOT_SUPPORTED: "not supported",
+    NO_PERMISSION: "insufficient permissions",
+    NOT_FOUND: "not found",
+    DRIVER_NOT_LOADED: "driver not loaded",
+    10: "time-out inside the driver",
+    11: "interrupt request issue",
+    LIBRARY_NOT_FOUND: "NVML library not found",
+    FUNCTION_NOT_FOUND: "the driver's library lacks this function",
+    14: "corrupted infoROM",
+    GPU_IS_LOST: "GPU is lost (fallen off the bus or otherwise inaccessible)",
+    RESET_REQUIRED: "GPU requires reset",
+    17: "GPU access blocked by the operating system",
+    LIB_RM_VERSION_MISMATCH: "driver/library version mismatch",
+    19: "in use by another client",
+    20: "insufficient memory",
+    21: "no data",
+    ARGUMENT_VERSION_MISMATCH: "argument version mismatch",
+    27: "not ready",
+    28: "no GPUs were found",
+    29: "invalid state",
+    UNKNOWN: "unknown error",
+    HUNG: "driver_hung: the driver did not answer in time",
+    CRASHED: "the driver's library crashed",
+    BAD_ANSWER: "the driver's answer makes no sense",
+}
+
+
+def code_text(code: int) -> str:
+    """A return code in words."""
+    return CODE_TEXTS.get(code, "NVML error %d" % code)
+
+
+@dataclass
+class RawMemory:
+    """Bytes. ``reserved`` None: the driver counts its reserve as used."""
+
+    total: int
+    used: int
+    free: int
+    reserved: Optional[int] = None
+
+
+@dataclass
+class RawProcess:
+    """One entry of one list. ``kind`` is C, G or M; the instance ids are those of MIG, None elsewhere."""
+
+    pid: int
+    kind: str
+    used: Optional[int]
+    gpu_instance_id: Optional[int] = None
+    compute_instance_id: Optional[int] = None
+
+
+@dataclass
+class RawMig:
+    """One MIG device."""
+
+    index: int
+    uuid: Optional[str] = None
+    name: Optional[str] = None
+    gpu_instance_id: Optional[int] = None
+    compute_instance_id: Optional[int] = None
+    code: int = SUCCESS
+    memory: Optional[RawMemory] = None
+
+
+@dataclass
+class RawGpu:
+    """One GPU. ``code`` is the first error that stands for the whole GPU; ``memory_code`` that of its memory alone."""
+
+    index: int
+    uuid: Optional[str] = None
+    pci_bus_id: Optional[str] = None
+    name: Optional[str] = None
+    minor: Optional[int] = None
+    code: int = SUCCESS
+    detail: Optional[str] = None
+    memory: Optional[RawMemory] = None
+    memory_code: int = SUCCESS
+    utilization_percent: Optional[int] = None
+    compute_mode: Optional[str] = None
+    recovery_action: Optional[str] = None
+    mig_enabled: bool = False
+    mig_devices: List[RawMig] = field(default_factory=list)
+    processes: Optional[List[RawProcess]] = None
+    processes_code: int = SUCCESS
+    bad_processes: int = 0
+
+
+@dataclass
+class Failure:
+    """Why nothing could be read; ``reason`` as in the contract."""
+
+    reason: str
+    detail: str
+
+
+@dataclass
+class RawReading:
+    """Everything one backend read in one go."""
+
+    backend: Optional[str] = None
+    failure: Optional[Failure] = None
+    driver_version: Optional[str] = None
+    cuda_version: Optional[str] = None
+    count: Optional[int] = None
+    gpus: List[RawGpu] = field(default_factory=list)
+    notes: Tuple[str, ...] = ()

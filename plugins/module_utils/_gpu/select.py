@@ -1,0 +1,71 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which GPUs a selection means.
+
+An index is the driver's (PCI bus order): what nvidia-smi shows, and what CUDA counts with CUDA_DEVICE_ORDER=PCI_BUS_ID, not with
+its own default, which puts the fastest first.
+"""
+
+from __future__ import annotations
+
+from typing import List, Sequence, Union
+
+from .._core.errors import GpuFleetError
+from .host import normal_pci
+from .types import Gpu
+
+
+def resolve(selection: Sequence[Union[str, int]], gpus: Sequence[Gpu]) -> List[Gpu]:
+    """The GPUs that a selection names, in its order, each once; an empty one or ``all`` means all.
+
+    Each word is an index, a UUID or a unique beginning of one, a PCI id (domain of 4 or 8 digits, or none), or the UUID of
+    a MIG device, for which the parent narrowed to that device is returned. Raises GpuFleetError naming what the host has.
+    """
+    words = [str(word).strip() for word in selection]
+    if not words or "all" in [word.lower() for word in words]:
+        if len(words) > 1:
+            raise GpuFleetError("The GPU selection %s mixes 'all' with single GPUs: give one or the other." % ", ".join(words))
+        return list(gpus)
+    found: List[Gpu] = []
+    for word in words:
+        gpu = _one(word, gpus)
+        if (gpu.index, gpu.uuid) not in [(other.index, other.uuid) for other in found]:
+            found.append(gpu)
+    return found
+
+
+def _one(word: str, gpus: Sequence[Gpu]) -> Gpu:
+    if word.isdigit():
+        matches = [gpu for gpu in gpus if gpu.index == int(word)]
+    elif normal_pci(word) is not None:
+        matches = [gpu for gpu in gpus if gpu.pci_bus_id and normal_pci(gpu.pci_bus_id) == normal_pci(word)]
+    else:
+        matches = _by_uuid(word, gpus)
+    if len(matches) == 1:
+        return matches[0]
+    problem = "is not on this host" if not matches else "means several GPUs"
+    raise GpuFleetError("GPU '%s' %s. %s" % (word, problem, describe(gpus)))
+
+
+def _by_uuid(word: str, gpus: Sequence[Gpu]) -> List[Gpu]:
+    lowered = word.lower()
+    candidates = [gpu for gpu in gpus if gpu.uuid]
+    candidates += [gpu.of_mig(device) for gpu in gpus for device in gpu.mig_devices if device.uuid]
+    exact = [gpu for gpu in candidates if (gpu.uuid or "").lower() == lowered]
+    if exact:
+        return exact
+    if len(lowered) < 5 or not lowered.startswith(("gpu-", "mig-")):
+        return []
+    return [gpu for gpu in candidates if (gpu.uuid or "").lower().startswith(lowered)]
+
+
+def describe(gpus: Sequence[Gpu]) -> str:
+    """What the host has, for a message."""
+    if not gpus:
+        return "The driver shows no GPU on this host."
+    lines = []
+    for gpu in gpus:
+        lines.append("%d (%s)" % (gpu.index, ", ".join(text for text in (gpu.uuid, gpu.pci_bus_id, gpu.name) if text) or gpu.state))
+        lines.extend("%s (MIG device %d of GPU %d)" % (device.uuid, device.index, gpu.index) for device in gpu.mig_devices)
+    return "This host has: %s." % "; ".join(lines)

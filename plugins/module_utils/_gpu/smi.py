@@ -1,0 +1,212 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The nvidia-smi backend: CSV for memory, XML for what CSV does not carry (process types, MIG, the CUDA version)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
+
+from .._core.runner import Completed, Runner
+from . import host, raw
+from .nvml import INIT_REASONS
+from .smi_text import (
+    LAST_FIELD,
+    OPTIONAL_FIELDS,
+    REQUIRED_FIELDS,
+    Details,
+    GpuDetails,
+    failure_code,
+    parse_apps,
+    parse_list,
+    parse_rows,
+    parse_xml,
+    refused_field,
+)
+
+# Where it is when PATH does not say (a unit's PATH is short).
+_PLACES = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/run/current-system/sw/bin/nvidia-smi")
+# After a call hung, how long single GPUs may take that are asked one by one.
+_IMPATIENT_S = 5.0
+# GPUs are asked one by one up to this index when nothing else says how many there are.
+_MOST_GPUS = 64
+
+
+class SmiCollector:
+    """Reads the driver through nvidia-smi. Keeps what does not change: the fields that it knows, the CUDA version."""
+
+    def __init__(self, runner: Runner, timeout: float, proc_root: str = "/proc") -> None:
+        self._runner = runner
+        self._timeout = timeout
+        self._proc_root = proc_root
+        self._optional = OPTIONAL_FIELDS
+        self._cuda_version: Optional[str] = None
+        self._minors: Dict[str, int] = {}
+
+    def read(self, only: Optional[FrozenSet[int]], processes: bool, details: bool) -> raw.RawReading:
+        """One reading; arguments as for the NVML backend."""
+        reading = raw.RawReading(backend="nvidia_smi")
+        binary = find_smi()
+        if binary is None:
+            reading.failure = raw.Failure("library_missing", "nvidia-smi was not found on this host")
+            return reading
+        rows, trouble = self._rows(binary, only)
+        if trouble is not None:
+            rows, reading.count, reading.failure = self._one_by_one(binary, only, trouble)
+            if reading.failure is not None:
+                return reading
+        reading.gpus = sorted((row for row, _version in rows), key=lambda gpu: gpu.index)
+        reading.driver_version = next((version for _row, version in rows if version), None)
+        if reading.count is None:
+            reading.count = len(rows) if only is None else self._count(binary, len(rows))
+        self._details(binary, reading, only, processes)
+        reading.cuda_version = self._cuda_version
+        return reading
+
+    # --- memory, by CSV
+
+    def _rows(self, binary: str, only: Optional[FrozenSet[int]], timeout: Optional[float] = None) -> "_Rows":
+        """(rows, None), or what is there of them and how the command ended."""
+        while True:
+            fields = REQUIRED_FIELDS + self._optional + (LAST_FIELD,)
+            argv = [binary, "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"] + _only(only)
+            done = self._runner.run(argv, timeout=timeout or self._timeout)
+            unknown = refused_field(done.stdout + done.stderr)
+            if unknown in self._optional:
+                self._optional = tuple(field for field in self._optional if field != unknown)
+                continue
+            rows = [(row.gpu, row.driver_version) for row in parse_rows(done.stdout, fields)]
+            enough = rows and (only is None or len(rows) == len(only))
+            if done.ok or (enough and _text_code(done) == raw.UNKNOWN and "unable to determine" not in _text(done).lower()):
+                return rows, None  # rows and a complaint (a corrupted infoROM is exit 14): the rows are good
+            return rows, done
+
+    def _one_by_one(self, binary: str, only: Optional[FrozenSet[int]], whole: Completed) -> "_Salvage":
+        """After the whole query failed: ask each GPU alone, so that a bad one does not hide the others."""
+        code = raw.HUNG if whole.timed_out else _text_code(whole)
+        if code == raw.NOT_FOUND and not whole.timed_out and only is None:
+            return [], 0, None  # the driver works and shows no GPU
+        if code in INIT_REASONS:
+            return [], None, raw.Failure(INIT_REASONS[code], _said(whole))
+        addresses = host.driver_gpus(self._proc_root)
+        count = len(addresses) if addresses else None
+        rows: List[Tuple[raw.RawGpu, Optional[str]]] = []
+        hung = 1 if whole.timed_out else 0
+        answered = False
+        for index in sorted(only) if only is not None else range(count or _MOST_GPUS):
+            if hung > 2:
+                rows.append((raw.RawGpu(index, code=raw.HUNG), None))
+                continue
+            found, trouble = self._rows(binary, frozenset([index]), min(self._timeout, _IMPATIENT_S))
+            if found:
+                answered = True
+                rows.extend(found)
+                continue
+            bad = raw.HUNG if trouble is not None and trouble.timed_out else _text_code(trouble)
+            if bad == raw.NOT_FOUND or (trouble is not None and trouble.rc == 2):
+                count = count if count is not None else index if only is None else None
+                if only is None:
+                    break
+                continue
+            hung += 1 if bad == raw.HUNG else 0
+            rows.append((raw.RawGpu(index, code=bad), None))
+            if count is None and only is None and hung > 2:
+                break
+        if not answered:
+            return [], None, raw.Failure("driver_hung" if code == raw.HUNG else "error", _said(whole))
+        return rows, count, None
+
+    def _count(self, binary: str, at_least: int) -> int:
+        done = self._runner.run([binary, "-L"], timeout=self._timeout)
+        return max(len(parse_list(done.stdout)), at_least)
+
+    # --- the rest, by XML
+
+    def _details(self, binary: str, reading: raw.RawReading, only: Optional[FrozenSet[int]], processes: bool) -> None:
+        readable = [gpu for gpu in reading.gpus if gpu.code == raw.SUCCESS]
+        divided = any(gpu.mig_enabled for gpu in readable)
+        if not readable or not (processes or divided or self._cuda_version is None):
+            return
+        salvage = len(readable) < len(reading.gpus)
+        selections: List[Optional[FrozenSet[int]]] = [frozenset([gpu.index]) for gpu in readable] if salvage else [only]
+        details = Details()
+        for selection in selections:
+            done = self._runner.run([binary, "-q", "-x"] + _only(selection), timeout=self._timeout)
+            part = parse_xml(done.stdout)
+            if part is not None:
+                details.gpus.update(part.gpus)
+                details.cuda_version = details.cuda_version or part.cuda_version
+        self._cuda_version = self._cuda_version or details.cuda_version
+        uuids = parse_list(self._runner.run([binary, "-L"], timeout=self._timeout).stdout) if divided else {}
+        missing = [gpu for gpu in readable if gpu.pci_bus_id not in details.gpus]
+        apps = self._apps(binary) if missing and processes else None
+        for gpu in readable:
+            self._add(gpu, details.gpus.get(gpu.pci_bus_id or ""), uuids.get(gpu.uuid or "", []), processes, apps)
+
+    def _add(
+        self,
+        gpu: raw.RawGpu,
+        details: Optional[GpuDetails],
+        named: Sequence[raw.RawMig],
+        processes: bool,
+        apps: Optional[Dict[str, List[raw.RawProcess]]],
+    ) -> None:
+        address = gpu.pci_bus_id or ""
+        if details is None:
+            gpu.minor = host.driver_minor(address, self._proc_root)
+            if processes:
+                gpu.processes = None if apps is None else apps.get(gpu.uuid or "", [])
+                gpu.processes_code = raw.UNKNOWN if apps is None else raw.SUCCESS
+            return
+        gpu.minor = details.minor if details.minor is not None else host.driver_minor(address, self._proc_root)
+        gpu.mig_devices = [_named(device, named) for device in details.mig_devices] if gpu.mig_enabled else []
+        if processes:
+            gpu.processes = details.processes
+            gpu.processes_code = details.code
+            gpu.bad_processes = details.bad_processes
+
+    def _apps(self, binary: str) -> Optional[Dict[str, List[raw.RawProcess]]]:
+        argv = [binary, "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits"]
+        done = self._runner.run(argv, timeout=self._timeout)
+        return parse_apps(done.stdout) if done.ok else None
+
+
+_Rows = Tuple[List[Tuple[raw.RawGpu, Optional[str]]], Optional[Completed]]
+_Salvage = Tuple[List[Tuple[raw.RawGpu, Optional[str]]], Optional[int], Optional[raw.Failure]]
+
+
+def find_smi() -> Optional[str]:
+    """The nvidia-smi of this host; None when there is none."""
+    found = shutil.which("nvidia-smi")
+    if found is not None:
+        return found
+    return next((place for place in _PLACES if os.access(place, os.X_OK)), None)
+
+
+def _named(device: raw.RawMig, named: Sequence[raw.RawMig]) -> raw.RawMig:
+    for other in named:
+        if other.index == device.index:
+            device.uuid, device.name = other.uuid, other.name
+    return device
+
+
+def _only(only: Optional[FrozenSet[int]]) -> List[str]:
+    return [] if only is None else ["-i", ",".join(str(index) for index in sorted(only))]
+
+
+def _text(done: Completed) -> str:
+    return done.stdout + "\n" + done.stderr
+
+
+def _text_code(done: Optional[Completed]) -> int:
+    return raw.UNKNOWN if done is None else failure_code(done.rc, _text(done))
+
+
+def _said(done: Completed) -> str:
+    if done.timed_out:
+        left = ", and could not be killed" if done.abandoned else ""
+        return "nvidia-smi did not answer in time%s" % left
+    lines = [line.strip() for line in _text(done).splitlines() if line.strip()]
+    return "nvidia-smi ended with exit status %s: %s" % (done.rc, " ".join(lines[-3:]) or "no text")

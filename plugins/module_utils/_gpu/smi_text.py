@@ -1,0 +1,241 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What nvidia-smi prints, as data. Pure functions over its text; the banner, whose titles change, is never read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import raw
+from .host import normal_pci
+
+MIB = 1 << 20
+
+# The fields of --query-gpu, those that every driver knows and those that may be refused. `name` comes last: it alone may hold a comma.
+REQUIRED_FIELDS = ("index", "uuid", "pci.bus_id", "memory.total", "memory.used", "memory.free", "driver_version")
+OPTIONAL_FIELDS = ("memory.reserved", "utilization.gpu", "compute_mode", "mig.mode.current", "gpu_recovery_action")
+LAST_FIELD = "name"
+
+_BAD_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
+_BAD_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MIG_LINE = re.compile(r"\s+MIG\s+(?P<profile>\S+)\s+Device\s+(?P<index>\d+):\s+\(UUID:\s*(?P<uuid>[^)]+)\)")
+_GPU_LINE = re.compile(r"GPU\s+(?P<index>\d+):\s+(?P<name>.*?)\s+\(UUID:\s*(?P<uuid>[^)]+)\)")
+
+# What nvidia-smi says -> the NVML code it stands for. Read from the top.
+_PHRASES: Tuple[Tuple[str, int], ...] = (
+    ("version mismatch", raw.LIB_RM_VERSION_MISMATCH),
+    ("is lost", raw.GPU_IS_LOST),
+    ("requires reset", raw.RESET_REQUIRED),
+    ("reset required", raw.RESET_REQUIRED),
+    ("communicate with the nvidia driver", raw.DRIVER_NOT_LOADED),
+    ("driver is not loaded", raw.DRIVER_NOT_LOADED),
+    ("driver not loaded", raw.DRIVER_NOT_LOADED),
+    ("couldn't find libnvidia-ml", raw.LIBRARY_NOT_FOUND),
+    ("shared library not found", raw.LIBRARY_NOT_FOUND),
+    ("insufficient permissions", raw.NO_PERMISSION),
+    ("no devices were found", raw.NOT_FOUND),
+    ("not supported", raw.NOT_SUPPORTED),
+    ("n/a", raw.NOT_SUPPORTED),
+    ("function not found", raw.FUNCTION_NOT_FOUND),
+    ("not found", raw.NOT_FOUND),
+    ("unknown error", raw.UNKNOWN),
+)
+# Exit codes that say something by themselves.
+_EXITS = {3: raw.NOT_SUPPORTED, 4: raw.NO_PERMISSION, 6: raw.NOT_FOUND, 9: raw.DRIVER_NOT_LOADED, 12: raw.LIBRARY_NOT_FOUND,
+          13: raw.FUNCTION_NOT_FOUND, 15: raw.GPU_IS_LOST, 18: raw.LIB_RM_VERSION_MISMATCH}
+
+
+def refused_field(text: str) -> Optional[str]:
+    """The field that this nvidia-smi does not know; None when it complains of something else."""
+    match = _BAD_FIELD.search(text)
+    return match.group(1) if match else None
+
+
+def failure_code(rc: Optional[int], text: str) -> int:
+    """The NVML code that an exit and its text stand for; the text says more than the exit code where both speak."""
+    lowered = text.lower()
+    for phrase, code in _PHRASES:
+        if phrase in lowered:
+            return code
+    return _EXITS.get(rc if rc is not None else 999, raw.UNKNOWN)
+
+
+@dataclass
+class Row:
+    """One line of --query-gpu."""
+
+    gpu: raw.RawGpu
+    driver_version: Optional[str] = None
+
+
+def parse_rows(text: str, fields: Tuple[str, ...]) -> List[Row]:
+    """The lines of --query-gpu with these fields (the last one the name); lines that are none are skipped (warnings)."""
+    rows: List[Row] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",", len(fields) - 1)]
+        if len(cells) == len(fields) and cells[0].isdigit():
+            rows.append(_row(dict(zip(fields, cells))))
+    return rows
+
+
+def _row(cells: Dict[str, str]) -> Row:
+    gpu = raw.RawGpu(int(cells["index"]))
+    gpu.uuid = _known(cells["uuid"])
+    gpu.pci_bus_id = normal_pci(cells["pci.bus_id"])
+    gpu.name = _known(cells[LAST_FIELD])
+    gpu.utilization_percent = _number(cells.get("utilization.gpu", ""))
+    gpu.compute_mode = _known(cells.get("compute_mode", ""))
+    gpu.mig_enabled = cells.get("mig.mode.current") == "Enabled"
+    gpu.recovery_action = _known(cells.get("gpu_recovery_action", ""))
+    total, used, free = (_number(cells["memory." + part]) for part in ("total", "used", "free"))
+    reserved = _number(cells.get("memory.reserved", ""))
+    if total is None or used is None or free is None:
+        gpu.memory_code = _cell_code(next(cells["memory." + part] for part in ("total", "used", "free")
+                                          if _number(cells["memory." + part]) is None))
+        if gpu.memory_code in (raw.GPU_IS_LOST, raw.RESET_REQUIRED):
+            gpu.code, gpu.memory_code = gpu.memory_code, raw.SUCCESS
+    else:
+        gpu.memory = raw.RawMemory(total * MIB, used * MIB, free * MIB, None if reserved is None else reserved * MIB)
+    return Row(gpu, _known(cells["driver_version"]))
+
+
+def _known(cell: str) -> Optional[str]:
+    """A cell's text; None for [N/A], [Not Supported], [Unknown Error] and their like."""
+    if not cell or cell.upper() == "N/A" or (cell.startswith("[") and cell.endswith("]")):
+        return None
+    return cell
+
+
+def _number(cell: str) -> Optional[int]:
+    word = cell.split(" ")[0]
+    return int(word) if word.isdigit() else None
+
+
+def _cell_code(cell: str) -> int:
+    return failure_code(None, cell.strip("[]"))
+
+
+@dataclass
+class Details:
+    """What the XML adds, per GPU by PCI address."""
+
+    cuda_version: Optional[str] = None
+    gpus: Dict[str, "GpuDetails"] = field(default_factory=dict)
+
+
+@dataclass
+class GpuDetails:
+    """One GPU of the XML. ``processes`` None: the list itself is not available."""
+
+    minor: Optional[int] = None
+    mig_devices: List[raw.RawMig] = field(default_factory=list)
+    processes: Optional[List[raw.RawProcess]] = None
+    bad_processes: int = 0
+    code: int = raw.SUCCESS
+
+
+def parse_xml(text: str) -> Optional[Details]:
+    """`nvidia-smi -q -x`; None when it is no XML."""
+    from xml.etree import ElementTree  # only here: it costs more than everything else that is imported
+
+    start = text.find("<?xml")
+    try:
+        root = ElementTree.fromstring(_BAD_XML.sub("\ufffd", text[max(start, 0):]))
+    except (ElementTree.ParseError, ValueError):
+        return None
+    details = Details(cuda_version=_version(_first(root, "cuda_version", "cuda_umd_version")))
+    for node in root.iter("gpu"):
+        address = normal_pci(node.get("id") or "") or normal_pci(_first(node, "pci/pci_bus_id") or "")
+        if address is not None:
+            details.gpus[address] = _gpu_details(node)
+    return details
+
+
+def _gpu_details(node: Any) -> GpuDetails:
+    found = GpuDetails(minor=_number(_first(node, "minor_number") or ""))
+    for device in node.iterfind("mig_devices/mig_device"):
+        found.mig_devices.append(
+            raw.RawMig(
+                index=_number(_first(device, "index") or "") or 0,
+                gpu_instance_id=_number(_first(device, "gpu_instance_id") or ""),
+                compute_instance_id=_number(_first(device, "compute_instance_id") or ""),
+                memory=_memory(device),
+                code=raw.SUCCESS if _memory(device) else _cell_code(_first(device, "fb_memory_usage/total") or "n/a"),
+            )
+        )
+    processes = node.find("processes")
+    if processes is None or (len(processes) == 0 and _known((processes.text or "").strip()) is None
+                             and (processes.text or "").strip() not in ("", "None")):
+        found.code = _cell_code((processes.text or "n/a").strip() if processes is not None else "n/a")
+        return found
+    found.processes = []
+    for process in processes.iterfind("process_info"):
+        pid = _number(_first(process, "pid") or "")
+        if pid is None or not 1 < pid <= 1 << 22:
+            found.bad_processes += 1
+            continue
+        used = _number(_first(process, "used_memory") or "")
+        for kind in (_first(process, "type") or "C").split("+"):
+            found.processes.append(
+                raw.RawProcess(
+                    pid,
+                    kind.strip() or "C",
+                    None if used is None else used * MIB,
+                    _number(_first(process, "gpu_instance_id") or ""),
+                    _number(_first(process, "compute_instance_id") or ""),
+                )
+            )
+    return found
+
+
+def _memory(node: Any) -> Optional[raw.RawMemory]:
+    parts = {part: _number(_first(node, "fb_memory_usage/" + part) or "") for part in ("total", "used", "free", "reserved")}
+    total, used, free, reserved = parts["total"], parts["used"], parts["free"], parts["reserved"]
+    if total is None or used is None or free is None:
+        return None
+    return raw.RawMemory(total * MIB, used * MIB, free * MIB, None if reserved is None else reserved * MIB)
+
+
+def _first(node: Any, *paths: str) -> Optional[str]:
+    for path in paths:
+        text: Optional[str] = node.findtext(path)
+        if text is not None:
+            return text.strip()
+    return None
+
+
+def _version(text: Optional[str]) -> Optional[str]:
+    """``13.0`` out of ``13.0 [Deprecated; ...]``."""
+    match = re.match(r"\d+\.\d+", text or "")
+    return match.group(0) if match else None
+
+
+def parse_apps(text: str) -> Dict[str, List[raw.RawProcess]]:
+    """`--query-compute-apps=gpu_uuid,pid,used_memory`: GPU UUID -> its compute processes."""
+    found: Dict[str, List[raw.RawProcess]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 3 and cells[1].isdigit():
+            used = _number(cells[2])
+            found.setdefault(cells[0], []).append(raw.RawProcess(int(cells[1]), "C", None if used is None else used * MIB))
+    return found
+
+
+def parse_list(text: str) -> Dict[str, List[raw.RawMig]]:
+    """`nvidia-smi -L`: GPU UUID -> its MIG devices with index, UUID and profile (the driver names them by the profile)."""
+    found: Dict[str, List[raw.RawMig]] = {}
+    devices: List[raw.RawMig] = []
+    product = ""
+    for line in text.splitlines():
+        gpu = _GPU_LINE.match(line)
+        if gpu:
+            devices = found.setdefault(gpu.group("uuid"), [])
+            product = gpu.group("name")
+            continue
+        mig = _MIG_LINE.match(line)
+        if mig:
+            devices.append(raw.RawMig(int(mig.group("index")), uuid=mig.group("uuid"), name="%s MIG %s" % (product, mig.group("profile"))))
+    return found

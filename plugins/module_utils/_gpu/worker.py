@@ -1,0 +1,202 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A child process that makes calls which may never return, and a parent that never waits longer than it said.
+
+The child notes in shared memory what it is about to do and when. The parent waits for the answer until the current call,
+not the whole request, has taken ``timeout`` seconds; then it kills the child and, when even SIGKILL does not help (a
+call stuck in the kernel), leaves it behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import mmap
+import os
+import pickle
+import select
+import signal
+import struct
+import time
+import traceback
+from typing import Any, Callable, Optional, Tuple
+
+_STEP_SIZE = 256
+_STEP_HEADER = struct.Struct("=dH")
+_LENGTH = struct.Struct("=Q")
+# How long a killed child may take to be reaped before it is given up.
+_REAP_S = 0.5
+
+Beat = Callable[[str], None]
+Handler = Callable[[Any], Any]
+
+
+class WorkerGone(Exception):
+    """The child gave no answer: it hung (``hung``), or died. ``step`` is what it was doing."""
+
+    def __init__(self, step: str, hung: bool, detail: str) -> None:
+        super().__init__(detail)
+        self.step = step
+        self.hung = hung
+        self.detail = detail
+
+
+class Worker:
+    """One forked child. ``make_handler`` is called in the child with the function that notes a step, and returns what
+    answers requests; requests and answers are plain picklable data."""
+
+    def __init__(self, make_handler: Callable[[Beat], Handler]) -> None:
+        self._steps = mmap.mmap(-1, _STEP_SIZE)
+        request_read, self._requests = os.pipe()
+        self._answers, answer_write = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _child(make_handler, self._steps, request_read, answer_write)
+        os.close(request_read)
+        os.close(answer_write)
+        self._alive = True
+
+    @property
+    def pid(self) -> int:
+        """The child's pid."""
+        return self._pid
+
+    def ask(self, request: Any, timeout: float) -> Any:
+        """The answer to a request. Raises WorkerGone when a step takes longer than ``timeout`` seconds or the child dies (the
+        worker is closed then), RuntimeError with the child's traceback when the handler raised."""
+        if not self._alive:
+            raise WorkerGone("", False, "the reading process has ended")
+        self._note("", time.monotonic())
+        payload = pickle.dumps(request)
+        try:
+            os.write(self._requests, _LENGTH.pack(len(payload)) + payload)
+        except BrokenPipeError:
+            raise self._died() from None
+        header = self._receive(_LENGTH.size, timeout)
+        success, value = pickle.loads(self._receive(_LENGTH.unpack(header)[0], timeout))
+        if not success:
+            raise RuntimeError("The reading process failed:\n%s" % value)
+        return value
+
+    def close(self) -> None:
+        """End the child and reap it if it lets itself be reaped."""
+        if self._alive:
+            self._stop()
+
+    def _receive(self, size: int, timeout: float) -> bytes:
+        parts = b""
+        poller = select.poll()
+        poller.register(self._answers, select.POLLIN)
+        while len(parts) < size:
+            started, step = self._step()
+            left = started + timeout - time.monotonic()
+            if left <= 0:
+                self._stop()
+                raise WorkerGone(step, True, "%s did not answer within %g s" % (step or "the driver", timeout))
+            if not poller.poll(int(left * 1000) + 1):
+                continue  # the step may have moved on meanwhile: look again
+            part = os.read(self._answers, size - len(parts))
+            if not part:
+                raise self._died()
+            parts += part
+        return parts
+
+    def _died(self) -> WorkerGone:
+        _started, step = self._step()
+        status = self._stop()
+        how = "signal %d" % os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else "an unexpected exit"
+        return WorkerGone(step, False, "%s ended the reading process by %s" % (step or "the driver's library", how))
+
+    def _stop(self) -> Optional[int]:
+        """Kill the child; its wait status, or None when it did not die in time and was left behind."""
+        self._alive = False
+        os.close(self._requests)
+        os.close(self._answers)
+        status: Optional[int] = None
+        try:
+            os.kill(self._pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # died by itself
+        end = time.monotonic() + _REAP_S
+        while True:
+            try:
+                pid, found = os.waitpid(self._pid, os.WNOHANG)
+            except ChildProcessError:
+                break  # reaped elsewhere (SIGCHLD ignored)
+            if pid:
+                status = found
+                break
+            if time.monotonic() >= end:
+                break
+            time.sleep(0.002)
+        self._steps.close()
+        return status
+
+    def _note(self, step: str, now: float) -> None:
+        _note(self._steps, step, now)
+
+    def _step(self) -> Tuple[float, str]:
+        started, length = _STEP_HEADER.unpack(self._steps[: _STEP_HEADER.size])
+        end = _STEP_HEADER.size + min(length, _STEP_SIZE - _STEP_HEADER.size)
+        return started, self._steps[_STEP_HEADER.size: end].decode("utf-8", "replace")
+
+
+def _note(steps: mmap.mmap, step: str, now: float) -> None:
+    text = step.encode("utf-8")[: _STEP_SIZE - _STEP_HEADER.size]
+    steps[: _STEP_HEADER.size + len(text)] = _STEP_HEADER.pack(now, len(text)) + text
+
+
+def _child(make_handler: Callable[[Beat], Handler], steps: mmap.mmap, requests: int, answers: int) -> None:
+    """The child's whole life; never returns."""
+    code = 1
+    try:
+        gc.disable()  # what the parent left behind must not be finalised here
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        requests, answers = _only_descriptors(requests, answers)
+        handler = make_handler(lambda step: _note(steps, step, time.monotonic()))
+        while True:
+            header = _read(requests, _LENGTH.size)
+            if not header:
+                break  # the parent is done, or dead
+            request = pickle.loads(_read(requests, _LENGTH.unpack(header)[0]))
+            try:
+                answer = pickle.dumps((True, handler(request)))
+            except Exception:  # whatever it is, the parent must hear of it
+                answer = pickle.dumps((False, traceback.format_exc()))
+            _write(answers, _LENGTH.pack(len(answer)) + answer)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _only_descriptors(requests: int, answers: int) -> Tuple[int, int]:
+    """Keep the two pipes and nothing else: no lock, no connection of the parent's may live on in a child that hangs, and
+    what the C library prints must not reach the parent's output."""
+    requests, answers = (fcntl.fcntl(number, fcntl.F_DUPFD, 3) for number in (requests, answers))
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in (requests, answers):
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the listing's own descriptor, closed already
+    return requests, answers
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size:
+        part = os.read(descriptor, size - len(parts))
+        if not part:
+            return b""
+        parts += part
+    return parts
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data):]
