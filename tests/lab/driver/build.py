@@ -1,7 +1,7 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds what a host gets installed: the NVML library, nvidia-smi, and the trees in /sys and /proc."""
+"""Builds what a host gets installed: the NVML library, nvidia-smi, device nodes, the trees in /sys and /proc."""
 
 from __future__ import annotations
 
@@ -11,11 +11,24 @@ import os
 import shutil
 import subprocess
 import tempfile
+import zipapp
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from . import codes
 from .scenario import Scenario
+from .trees import write_pci_tree, write_proc_tree
+
+__all__ = [
+    "BuildError",
+    "build_library",
+    "cache_dir",
+    "exported",
+    "nodes",
+    "smi_path",
+    "write_pci_tree",
+    "write_proc_tree",
+]
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE / "libnvml"
@@ -124,6 +137,29 @@ def _run(command: list[str]) -> str:
     if done.returncode != 0:
         raise BuildError(f"{command[0]} failed:\n{done.stderr}")
     return done.stdout
+
+
+def smi_path(python: str = "/usr/bin/python3") -> Path:
+    """nvidia-smi as one executable file, run by that interpreter. Returns its path in the cache."""
+    members = sorted([HERE / "client.py", HERE / "codes.py", *(HERE / "smi").glob("*.py")])
+    digest = hashlib.sha256(python.encode())
+    for member in members:
+        digest.update(member.read_bytes())
+    target = cache_dir() / "driver" / digest.hexdigest()[:24] / "nvidia-smi"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _staging(target.parent) as staging:
+        package = staging / "tree" / "simulated_smi"
+        (package / "smi").mkdir(parents=True)
+        (package / "__init__.py").touch()
+        for member in members:
+            shutil.copy(member, package / member.relative_to(HERE))
+        archive = staging / "nvidia-smi"
+        zipapp.create_archive(staging / "tree", archive, f"{python} -IS", main="simulated_smi.smi.program:run")
+        archive.chmod(0o755)
+        archive.replace(target)
+    return target
 
 
 def nodes(scenario: Scenario) -> list[str]:

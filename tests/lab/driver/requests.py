@@ -21,9 +21,14 @@ _CUDA_CALLS = {"alloc": "cuMemAlloc", "resize": "cuMemAlloc", "nodes": "cuInit",
 
 
 class Requests:
-    """Answers requests on a machine. reload reads the scenario file again and returns what is wrong with it."""
+    """Answers requests on a machine. reload reads the scenario file again and returns what is wrong with it;
+    others tells whether anybody but this session has NVML open, as a monitoring program has.
+    """
 
-    def __init__(self, machine: Machine, reload: Callable[[], str | None]) -> None:
+    def __init__(
+        self, machine: Machine, reload: Callable[[], str | None], others: Callable[[Session], bool]
+    ) -> None:
+        self._others = others
         self.machine = machine
         self.nvml = Nvml(machine)
         self._reload = reload
@@ -67,7 +72,11 @@ class Requests:
             self.machine.resize(number, int(arguments[1]), now)
             return []
         if verb == "smi":
-            return [json.dumps(dump(self.machine.scenario.smi)), self.machine.scenario.kernel_version]
+            scenario = self.machine.scenario
+            return [json.dumps(dump(scenario.smi)), scenario.kernel_version, scenario.driver_version, scenario.platform]
+        if verb == "bus_ids":
+            gpus = self.machine.scenario.gpus
+            return [gpus[position].nvml_bus_id for position in self.nvml.shown(session)]
         if verb == "reset":
             return self._reset(session, arguments[0])
         if verb == "control":
@@ -81,10 +90,13 @@ class Requests:
         gpu = self.machine.gpu(self.machine.find(spec).gpu)
         return ["nvidiactl", "nvidia-uvm", f"nvidia{gpu.minor}"]
 
-    def _reset(self, session: Session, token: str) -> list[object]:
+    def _reset(self, session: Session, bus_id: str) -> list[object]:
         if session.uid != 0:
             raise Refused(codes.NO_PERMISSION)
-        self.machine.reset(Target.parse(token).gpu)
+        target = self.machine.find(bus_id)
+        if self._others(session):
+            raise Refused(codes.IN_USE)
+        self.machine.reset(target.gpu)
         return []
 
     def _index(self, session: Session, call: str, word: str) -> int | None:

@@ -184,6 +184,7 @@ class Smi:
     stdout: str | None = None  # printed before anything else
     stderr: str | None = None
     banner: Literal["cuda", "umd"] = "cuda"  # the banner's titles: before and since driver 610
+    lost_gpu: Literal["abort", "skip"] = "abort"  # a GPU without handle ends the program, or is told of and left out
     reset_fails: bool = False  # a reset is refused though nobody uses the GPU
 
 

@@ -60,7 +60,7 @@ class Server:
         self._bad_scenario: str | None = None
         self.machine = Machine(Scenario())
         self.faults = Faults()
-        self.requests = Requests(self.machine, self.reload)
+        self.requests = Requests(self.machine, self.reload, self._others)
         self._selector = selectors.DefaultSelector()
         self._connections: set[Connection] = set()
         self._listener: socket.socket | None = None
@@ -261,6 +261,10 @@ class Server:
         now = time.monotonic()
         for number in connection.allocations:
             self.machine.release(number, now)
+
+    def _others(self, session: Session) -> bool:
+        """Whether another client holds the device nodes open: it has NVML initialised."""
+        return any(each.session.initialised and each.session is not session for each in self._connections)
 
     # --- memory
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -89,6 +90,7 @@ def running_driver(
     for each in (directory, dev, bin_dir):
         each.mkdir(parents=True)
     build.build_library(library, omit)
+    shutil.copy(build.smi_path(python=sys.executable), bin_dir / "nvidia-smi")
     daemon = _start(directory)
     gpus = Gpus(directory)
     env = {
