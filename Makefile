@@ -19,7 +19,7 @@ help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: ## Make or refresh the virtual environment in .venv
-	@$(PYTHON3) tests/gates/venv.py $(VENV)
+	@$(PYTHON3) tests/gates/make_venv.py $(VENV)
 
 demo: venv ## Watch three hosts swap from one model to another, without a GPU (root; DEMO_KEEP=0 ends the lab after)
 	@$(PY) tests/demo/demo.py

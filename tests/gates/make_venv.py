@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Make or refresh the virtual environment that everything in the Makefile runs in.
 
-    python3 tests/gates/venv.py .venv
+    python3 tests/gates/make_venv.py .venv
 
 Run by whatever `python3` is; picks a supported interpreter by itself (`PYTHON=/path/to/python` overrides). A second
 run with unchanged requirements returns at once. Two at a time wait for each other.

@@ -1,0 +1,86 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The gates themselves: a run that did nothing, or left something out, must not look like a good one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Optional
+
+import checks
+import pytest
+import pythons
+import sanity
+import stages
+
+
+@pytest.mark.parametrize(
+    ("output", "returncode", "passed", "problem"),
+    [
+        ("....\n12 passed in 0.50s\n", 0, 12, None),
+        ("====== 12 passed, 3 warnings in 1.00s ======\n", 0, 12, None),
+        ("7 passed, 0 failed\n", 0, 7, None),
+        ("2 passed, 1 failed\n", 1, 2, "exit code 1"),
+        ("1 failed, 3 passed in 2.0s\n", 0, 3, "1 failed, though it ended with 0"),
+        ("3 passed, 1 error in 2.0s\n", 0, 3, "1 failed, though it ended with 0"),
+        ("11 passed, 1 skipped in 3.0s\n", 0, 11, "1 left out"),
+        ("11 passed, 2 deselected in 3.0s\n", 0, 11, "2 left out"),
+        ("4 skipped in 0.1s\n", 0, 0, "it ran no test"),
+        ("no tests ran in 0.01s\n", 0, 0, "it ran no test"),
+        ("", 0, 0, "it ran no test"),
+        ("12 passed in 0.5s\nmake: *** [Makefile:1: unit] Error 2\n", 2, 12, "exit code 2"),
+    ],
+)
+def test_a_stage_is_judged_by_what_it_did(output: str, returncode: int, passed: int, problem: Optional[str]) -> None:
+    outcome = stages.judge(output, returncode)
+    assert (outcome.passed, outcome.problem) == (passed, problem)
+
+
+def test_only_an_interpreter_that_is_not_here_may_be_skipped() -> None:
+    absent = 'WARNING: Skipping sanity test "import" on Python 3.14 because it could not be found.'
+    present = absent.replace("3.14", "3.9")
+    tool = 'WARNING: Skipping sanity test "shellcheck" due to missing shellcheck.'
+    output = "\n".join(["Running sanity test", absent, present, tool])
+    assert sanity.unexpected_skips(output, {"3.9", "3.11"}) == [present, tool]
+
+
+def test_a_check_that_fails_shows_its_output_and_the_rest_still_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    good = checks.Check("good", [sys.executable, "-c", "print('fine')"], tmp_path)
+    bad = checks.Check("bad", [sys.executable, "-c", "print('the reason'); raise SystemExit(3)"], tmp_path)
+    absent = checks.Check("absent", [str(tmp_path / "nothing")], tmp_path)
+    noisy = checks.Check("noisy", [sys.executable, "-c", "print('a warning')"], tmp_path, judge=checks.quiet)
+    assert checks.run_all([bad, absent, noisy, good]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED: exit code 3" in printed and "the reason" in printed
+    assert "FAILED: cannot be run" in printed
+    assert "FAILED: it printed something" in printed
+    assert "fine" not in printed
+    assert printed.endswith("1 passed, 3 failed\n")
+
+
+def test_no_checks_is_a_failure() -> None:
+    assert checks.run_all([]) == 1
+
+
+def test_a_shim_is_no_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = tmp_path / "python3.13"
+    shim.write_text("#!/bin/sh\necho 'python3.13: command not found' >&2\nexit 127\n", encoding="utf-8")
+    shim.chmod(0o755)
+    delegate = tmp_path / "python3"
+    delegate.write_text('#!/bin/sh\nexec "%s" "$@"\n' % Path(sys.base_prefix, "bin", "python3"), encoding="utf-8")
+    delegate.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert pythons.ask(str(shim)) is None
+    found = pythons.find_pythons()
+    assert found
+    assert not any(str(tmp_path) in python.path for python in found)
+
+
+def test_a_virtual_environment_is_no_interpreter_to_build_on() -> None:
+    if sys.prefix == sys.base_prefix:
+        pytest.fail("the unit tests run in the project's virtual environment: make unit")
+    assert pythons.ask(sys.executable) is None
