@@ -75,10 +75,12 @@ def _parallel(request: Request, look: Look, facts: ModelFacts) -> List[Check]:
     try:
         tensor = int(args.get("tensor_parallel_size", 1))
         pipeline = int(args.get("pipeline_parallel_size", 1))
+        data = int(args.get("data_parallel_size", 1))
     except (TypeError, ValueError):
-        detail = "tensor_parallel_size and pipeline_parallel_size have to be whole numbers"
+        detail = "the parallel sizes have to be whole numbers"
         return [Check("parallel", "fail", detail, "Correct them in args.")]
-    return check_parallel(facts, tensor, pipeline, args.get("enable_expert_parallel") in _TRUE, len(look.gpus))
+    experts = args.get("enable_expert_parallel") in _TRUE
+    return check_parallel(facts, tensor, pipeline, experts, len(look.gpus), data)
 
 
 def _executable(request: Request) -> Check:

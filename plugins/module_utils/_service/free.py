@@ -9,13 +9,18 @@ Only what nobody owns any more is ended here; whoever else holds memory is named
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
+from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
-from .._gpu.types import Gpu
+from .._reclaim.ladder import carry_out
+from .._reclaim.look import look
+from .._reclaim.plan import make_plan
+from .._reclaim.ports import Ports as ReclaimPorts
 from .._reclaim.proof import prove_free
-from .._reclaim.run import ReclaimPorts, ReclaimRequest, reclaim
+from .._reclaim.request import ReclaimRequest
+from .._reclaim.types import Done
 from .memory import Need, holders_text
 from .ports import Ports
 from .request import FREE_MAX_USED_MIB
@@ -23,6 +28,9 @@ from .request import FREE_MAX_USED_MIB
 _SETTLE_S = 1.0
 # The driver gives memory back seconds after the last process is gone, and not on all GPUs at once.
 _FREE_TIMEOUT_S = 120.0
+# Workers that lose their server while we wait become orphans only then: they are looked for again this often.
+_ROUND_S = 10.0
+_GRACE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -33,35 +41,40 @@ class Freed:
     ended: Tuple[Dict[str, Any], ...] = ()
 
 
-def make_free(gpus: Tuple[int, ...], need: Need, shared: Tuple[int, ...], ports: Ports, reader: GpuReader) -> Freed:
+def make_free(gpus: Sequence[int], need: Need, shared: Sequence[int], ports: Ports, reader: GpuReader) -> Freed:
     """End orphans on ``gpus`` and wait until the driver confirms that their memory is back and stable.
 
-    GPUs in ``shared`` are used by other services too: there it is enough that ``need`` fits. Raises GpuFleetError,
-    naming every holder, when not even ``need`` can be met.
+    GPUs in ``shared`` are used by other services too: there it is enough that ``need`` fits. Raises GpuFleetError, naming
+    every holder, when not even ``need`` can be met.
     """
-    limits = {}
-    for gpu in reader.snapshot([str(index) for index in gpus], processes=False).gpus:
-        fits = need.max_used_mib(gpu)
-        limits[gpu.index] = fits if gpu.index in shared else min(FREE_MAX_USED_MIB, fits)
-    ended = _end_orphans(gpus, limits, ports)
-    proof = prove_free(reader, list(gpus), limits, _SETTLE_S, _FREE_TIMEOUT_S, ports.clock)
-    if proof.freed:
-        return Freed(ended=ended)
-    fits = {gpu.index: need.max_used_mib(gpu) for gpu in proof.gpus}
-    enough = prove_free(reader, list(gpus), fits, _SETTLE_S, 5.0, ports.clock)
-    snapshot = reader.snapshot([str(index) for index in gpus], processes=True)
-    if enough.freed:
-        left = holders_text(snapshot.gpus, limits)
-        return Freed(warnings=("There is room enough for the service, but not all memory came back: %s" % left,), ended=ended)
+    selection = [str(index) for index in gpus]
+    fits = {gpu.index: need.max_used_mib(gpu) for gpu in reader.snapshot(selection, processes=False).gpus}
+    limits = {index: most if index in shared else min(FREE_MAX_USED_MIB, most) for index, most in fits.items()}
+    done = Done()
+    deadline = Deadline(ports.clock, _FREE_TIMEOUT_S)
+    while True:
+        _end_orphans(selection, ports, reader, done)
+        ended = tuple(each.to_result() for each in done.signalled.values())
+        within = min(_ROUND_S, max(_SETTLE_S * 2, deadline.remaining))
+        if prove_free(reader, list(gpus), limits, _SETTLE_S, within, ports.clock).freed:
+            return Freed(ended=ended)
+        if deadline.expired:
+            break
+    enough = prove_free(reader, list(gpus), fits, _SETTLE_S, _SETTLE_S * 3, ports.clock).freed
+    now = reader.snapshot(selection, processes=True).gpus
+    if enough:
+        text = "There is room for the service, but not all memory came back: %s." % holders_text(now, limits)
+        return Freed((text,), ended)
     raise GpuFleetError(
-        "The memory that the service needs did not come free within %d s: %s" % (_FREE_TIMEOUT_S, holders_text(snapshot.gpus, fits)),
+        "The memory that the service needs did not come free within %d s. %s." % (_FREE_TIMEOUT_S, holders_text(now, fits)),
         ended_processes=list(ended),
     )
 
 
-def _end_orphans(gpus: Tuple[int, ...], limits: Dict[int, int], ports: Ports) -> Tuple[Dict[str, Any], ...]:
-    raise GpuFleetError("not wired yet")
-
-
-def _dirty(gpus: Tuple[Gpu, ...], limits: Dict[int, int]) -> List[int]:
-    return [gpu.index for gpu in gpus if gpu.used_mib is None or gpu.used_mib > limits.get(gpu.index, 0)]
+def _end_orphans(selection: Sequence[str], ports: Ports, reader: GpuReader, done: Done) -> None:
+    """The lowest rung of the clean-up, with all of its proofs: vLLM processes of no active unit, container or session."""
+    reclaim = ReclaimPorts(runner=ports.runner, clock=ports.clock, systemd=ports.systemd, proc_root=ports.paths.proc)
+    request = ReclaimRequest(gpus=tuple(selection), scope="orphans", grace=_GRACE_S)
+    plan = make_plan(request, look(reader, request, reclaim))
+    if not plan.empty:
+        carry_out(plan, request.grace, reclaim, done)

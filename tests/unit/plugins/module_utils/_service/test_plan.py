@@ -6,7 +6,14 @@
 from __future__ import annotations
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.files import FileChange, WantedFile
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.plan import Orphan, Plan, Rival, View, make_plan, summary
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.plan import (
+    Orphan,
+    Plan,
+    Rival,
+    View,
+    make_plan,
+    summary,
+)
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.request import Request
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import managed, status
 

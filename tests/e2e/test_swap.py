@@ -1,0 +1,188 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""swap_model.yml on real systemd hosts, over SSH: the old model out, the memory proven free, the new model in."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.playbook import Ran, playbook
+
+from lab import Host, Lab
+
+OLD, NEW = "minimax-m2.5", "kimi-k2.5-int4"
+OLD_UNIT, NEW_UNIT = f"vllm-{OLD}.service", f"vllm-{NEW}.service"
+ORPHAN_MIB = 96801
+PROPERTIES = ("ActiveState", "SubState", "UnitFileState", "InvocationID", "NRestarts", "MainPID", "NeedDaemonReload")
+
+
+def swap(model: str, *arguments: str, **more: Any) -> Ran:
+    return playbook("swap_model", "-e", f"model={model}", *arguments, **more)
+
+
+def complete(host: Host, model: str, port: int = 8000) -> str:
+    """One real completion from the outside, as a user of the fleet would ask for it."""
+    body = json.dumps({"model": model, "prompt": "Hello", "max_tokens": 4}).encode()
+    request = urllib.request.Request(
+        f"http://{host.address}:{port}/v1/completions", data=body, headers={"Content-Type": "application/json"}
+    )
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
+        answer = json.load(response)
+    assert answer["model"] == model
+    return str(answer["choices"][0]["text"])
+
+
+def unit(host: Host, name: str) -> dict[str, str]:
+    return host.systemctl_show(name, PROPERTIES)
+
+
+def reloads(host: Host) -> int:
+    return host.journal(None, "_PID=1", "-o", "cat").count("Reloading")
+
+
+def fingerprint(host: Host) -> str:
+    """Everything that a check mode must not change."""
+    return str(host.run(
+        "find /etc/systemd/system /etc/vllm /usr/local/lib/gpufleet /var/lib/vllm /var/lib/gpufleet /run/gpufleet "
+        "-printf '%p %y %m %u %s %T@\\n' 2>/dev/null | sort; cat /etc/passwd; ls /proc | grep -c '^[0-9]*$' > /dev/null; "
+        f"systemctl show -p InvocationID,ActiveState,UnitFileState {OLD_UNIT} {NEW_UNIT}"
+    ).stdout)
+
+
+@pytest.fixture
+def fleet(lab: Lab) -> Iterator[dict[str, Host]]:
+    """Three clean hosts."""
+    lab.reset()
+    yield lab.hosts
+
+
+@pytest.fixture
+def serving(fleet: dict[str, Host]) -> dict[str, Host]:
+    """Three hosts that serve the old model."""
+    swap(OLD, "-e", "batch=3").expect()
+    for host in fleet.values():
+        complete(host, OLD)
+    return fleet
+
+
+def test_a_fleet_swaps_and_a_second_run_touches_nothing(serving: dict[str, Host], tmp_path: Path) -> None:
+    before = {name: fingerprint(host) for name, host in serving.items()}
+
+    plan = swap(NEW, "--check", "--diff").expect()
+    assert {name: fingerprint(host) for name, host in serving.items()} == before, plan.out
+    for text in (f"stop {OLD_UNIT}", f"start {NEW_UNIT}", "tensor-parallel-size: 8", "prove GPU"):
+        assert text in plan.out, plan.out
+    for host in serving.values():
+        host.gpu.reset_calls()
+
+    done = swap(NEW, reports=tmp_path).expect()
+    assert done.report is not None
+    for name, host in serving.items():
+        old, new = unit(host, OLD_UNIT), unit(host, NEW_UNIT)
+        assert (old["ActiveState"], old["UnitFileState"]) == ("inactive", "disabled")
+        assert (new["ActiveState"], new["SubState"], new["UnitFileState"]) == ("active", "running", "enabled")
+        complete(host, NEW)
+        result = done.report["hosts"][name]
+        assert result["changed"] and result["ready"] and result["served_models"] == [NEW]
+        assert [entry["unit"] for entry in result["replaced"]] == [OLD_UNIT]
+        _free_before_the_start(host)
+
+    invocations = {name: unit(host, NEW_UNIT)["InvocationID"] for name, host in serving.items()}
+    reloaded = {name: reloads(host) for name, host in serving.items()}
+    again = swap(NEW).expect()
+    assert set(again.changed.values()) == {0}, again.out
+    assert {name: unit(host, NEW_UNIT)["InvocationID"] for name, host in serving.items()} == invocations
+    assert {name: reloads(host) for name, host in serving.items()} == reloaded
+    assert min(reloaded.values()) > 0, "the count of reloads counts nothing"
+
+
+def _free_before_the_start(host: Host) -> None:
+    """The driver had let go of the old model's memory on every GPU before the new server's process began."""
+    begun = int(host.systemctl_show(NEW_UNIT, ["ExecMainStartTimestampMonotonic"])["ExecMainStartTimestampMonotonic"]) / 1e6
+    freed: dict[int, float] = {}
+    for release in host.gpu.releases():
+        freed[release.gpu] = max(freed.get(release.gpu, 0.0), release.freed_at)
+    assert set(freed) >= {0, 1, 2, 3}
+    assert max(freed.values()) < begun
+
+
+def test_an_old_server_that_ignores_sigterm_is_ended_and_replaced(serving: dict[str, Host]) -> None:
+    for host in serving.values():
+        host.vllm.behave(OLD, ignore_sigterm=True, workers_ignore_sigterm=True)
+        host.run(["systemctl", "restart", OLD_UNIT])
+    _wait_serving(serving, OLD)
+    swap(NEW, "-e", "batch=3", "-e", "{vllm_service_stop_timeout: 3}").expect()
+    for host in serving.values():
+        assert unit(host, OLD_UNIT)["ActiveState"] in ("inactive", "failed")
+        complete(host, NEW)
+        _free_before_the_start(host)
+
+
+def test_orphaned_workers_that_hold_96801_mib_each_are_ended(serving: dict[str, Host]) -> None:
+    for host in serving.values():
+        host.vllm.behave(OLD, orphan_workers=True, escape_cgroup=True, worker_mib=ORPHAN_MIB)
+        host.run(["systemctl", "restart", OLD_UNIT])
+    _wait_serving(serving, OLD)
+    for host in serving.values():
+        host.run(["systemctl", "stop", OLD_UNIT])
+        assert [host.gpu.used_mib(index) >= ORPHAN_MIB for index in range(4)] == [True] * 4, "the orphans hold nothing"
+    done = swap(NEW, "-e", "batch=3").expect()
+    assert "end pid" in done.out
+    for host in serving.values():
+        complete(host, NEW)
+
+
+def test_workers_orphaned_by_the_stop_itself_are_ended(serving: dict[str, Host]) -> None:
+    for host in serving.values():
+        host.vllm.behave(OLD, orphan_workers=True, escape_cgroup=True, worker_mib=ORPHAN_MIB)
+        host.run(["systemctl", "restart", OLD_UNIT])
+    _wait_serving(serving, OLD)
+    swap(NEW, "-e", "batch=3").expect()
+    for host in serving.values():
+        complete(host, NEW)
+
+
+def test_what_cannot_work_is_refused_while_the_old_model_serves_on(serving: dict[str, Host]) -> None:
+    before = {name: unit(host, OLD_UNIT)["InvocationID"] for name, host in serving.items()}
+    refused = swap("minimax-m2.5-tp8").expect(rc=2)
+    assert "1536" in refused.out and "192" in refused.out and "128" in refused.out, refused.out
+    for name, host in serving.items():
+        assert unit(host, OLD_UNIT)["InvocationID"] == before[name]
+        complete(host, OLD)
+        assert not host.exists("/etc/systemd/system/vllm-minimax-m2.5-tp8.service")
+
+
+def test_a_new_model_that_dies_at_load_is_rolled_back_and_the_rest_of_the_fleet_is_left_alone(
+    serving: dict[str, Host], tmp_path: Path
+) -> None:
+    first, *rest = serving
+    serving[first].vllm.behave(NEW, oom_warmup=True)
+    before = {name: unit(host, OLD_UNIT)["InvocationID"] for name, host in serving.items()}
+    done = swap(NEW, reports=tmp_path).expect(rc=2)
+    assert done.report is not None
+    result = done.report["hosts"][first]
+    assert result["rolled_back"] is True
+    assert result["diagnosis"]["kind"] == "oom_warmup"
+    assert result["diagnosis"]["evidence"] and result["diagnosis"]["advice"]
+    complete(serving[first], OLD)
+    assert unit(serving[first], OLD_UNIT)["UnitFileState"] == "enabled"
+    assert unit(serving[first], NEW_UNIT)["ActiveState"] != "active"
+    for name in rest:
+        assert done.report["hosts"][name] == {}
+        assert unit(serving[name], OLD_UNIT)["InvocationID"] == before[name]
+        complete(serving[name], OLD)
+
+
+def _wait_serving(fleet: dict[str, Host], model: str) -> None:
+    for host in fleet.values():
+        host.run(
+            "for i in $(seq 100); do python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:8000/health\", timeout=2)' "
+            "2>/dev/null && exit 0; sleep 0.2; done; exit 1"
+        )
+        complete(host, model)

@@ -1,0 +1,220 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A plan carried out, and undone when it fails: whatever happens, something serves at the end or the message says loudly that not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.files import WantedFile, changes
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.account import Account
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.look import Look
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.memory import Need
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.plan import Rival, View, make_plan
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Paths, Ports
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import Target
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.request import Request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.transaction import Outcome, Transaction
+from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.spec import ServiceSpec
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import (
+    Behaviour,
+    FakeReader,
+    World,
+    gpu,
+    managed,
+    snapshot,
+    status,
+)
+
+NEW, OLD = "vllm-new.service", "vllm-old.service"
+
+
+class _NoJournal:
+    def lines(self, unit: str, invocation_id: str | None = None, limit: int = 2000) -> list[Any]:
+        return []
+
+
+class Swap:
+    """A host on which ``old`` serves, and a transaction that puts ``new`` in its place."""
+
+    def __init__(self, tmp_path: Path, old_running: bool = True, own_running: bool = False, **asked: Any) -> None:
+        self.world = World()
+        self.file = tmp_path / "etc" / "vllm-new.service"
+        if old_running:
+            self.world.units[OLD] = status(OLD, "active", unit_file_state="enabled")
+            self.world.started_at[OLD] = 0.0
+        self.world.behaviours = {OLD: Behaviour(), NEW: Behaviour()}
+        self.used = dict.fromkeys(range(4), 0)
+        if own_running:
+            self.file.parent.mkdir(parents=True)
+            self.file.write_text("before")
+            self.world.units[NEW] = status(NEW, "active", unit_file_state="enabled")
+            self.world.started_at[NEW] = 0.0
+        options: dict[str, Any] = {"enabled": True, "replace": "conflicting"}
+        options.update(asked)
+        self.request = Request(name="new", model="/models/new", **options)
+        self.own_running = own_running
+        self.old_running = old_running
+        self.tmp_path = tmp_path
+
+    def ports(self) -> Ports:
+        paths = Paths(config=str(self.tmp_path / "config"), run=str(self.tmp_path / "run"), home=str(self.tmp_path / "home"),
+                      records=str(self.tmp_path / "records"), guard=str(self.tmp_path / "lib" / "guard.pyz"))
+        world: Any = self.world
+        return Ports(clock=world.clock, systemd=world, journal=_NoJournal(), server=world.server, paths=paths)  # type: ignore[arg-type]
+
+    def run(self) -> Outcome:
+        planned = changes([WantedFile(str(self.file), b"after", uid=0, gid=0)])
+        rivals = (Rival(managed("old"), self.world.status(OLD), "it has GPU 0"),) if self.old_running else ()
+        view = View(
+            unit=NEW, status=self.world.status(NEW), changes=tuple(planned), definition_changed=bool(planned),
+            unit_text_changed=bool(planned), rivals=rivals, gpus=(0, 1, 2, 3),
+        )
+        gpus = tuple(gpu(index, self.used[index]) for index in range(4))
+        spec = ServiceSpec("new", "/models/new", "new", (0, 1, 2, 3))
+        server: Any = self.world.server("0.0.0.0", 8000)
+        look = Look(
+            view=view, spec=spec, own=managed("new") if self.own_running else None, target=Target(NEW, "new", server),
+            account=Account("vllm", "vllm", 990, 990), directories=(), snapshot=snapshot(gpus), gpus=gpus, need=Need(0.92), others=(),
+            serves=None,
+        )
+        self.reader: Any = FakeReader(lambda: [gpu(index, self.used[index]) for index in range(4)])
+        self.outcome = Outcome()
+        transaction = Transaction(self.request, look, make_plan(self.request, view), self.ports(), self.reader, self.outcome)
+        return transaction.run()
+
+
+def test_the_old_one_is_stopped_before_the_new_one_starts_and_disabled_only_after_it_serves(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    outcome = swap.run()
+    assert swap.world.log == ["daemon-reload", "stop " + OLD, "start " + NEW, "enable " + NEW, "disable " + OLD]
+    assert outcome.ready is not None and outcome.ready.ready
+    assert [entry["unit"] for entry in outcome.replaced] == [OLD]
+    assert outcome.timings["downtime"] >= outcome.timings["load"] > 0
+    assert swap.file.read_text() == "after"
+
+
+def test_the_new_one_is_not_started_before_the_driver_has_let_go(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.used = dict.fromkeys(range(4), 96801)
+    freed_at = swap.world.clock.now + 7.0
+    started = []
+    original = swap.world.start
+
+    def start(unit: str, no_block: bool = True, timeout: float = 30.0) -> None:
+        started.append(swap.world.clock.now)
+        original(unit)
+
+    swap.world.start = start  # type: ignore[method-assign]
+    sleep = swap.world.clock.sleep
+
+    def pass_time(seconds: float) -> None:
+        sleep(seconds)
+        if swap.world.clock.now >= freed_at:
+            swap.used = dict.fromkeys(range(4), 4)
+
+    swap.world.clock.sleep = pass_time  # type: ignore[method-assign]
+    swap.run()
+    assert started and freed_at + 1.0 <= started[0] < freed_at + 2.0
+
+
+def test_a_new_one_that_dies_is_undone_and_the_old_one_serves_again(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.world.behaviours[NEW] = Behaviour(load=100.0, dies=2.0)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "Rolled back: %s serves old again" % OLD in failure.value.msg
+    assert swap.outcome.rolled_back
+    assert swap.outcome.diagnosis is not None
+    assert swap.world.status(OLD).running and swap.world.status(OLD).enabled
+    assert not swap.world.status(NEW).running
+    assert not swap.file.exists()
+    assert swap.world.log[-2:] == ["daemon-reload", "start " + OLD]
+
+
+def test_a_crash_is_seen_within_a_second_not_at_the_end_of_the_time(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, old_running=False)
+    swap.world.behaviours[NEW] = Behaviour(load=1000.0, dies=300.0)
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert 300.0 <= swap.outcome.timings["load"] <= 301.0
+
+
+def test_a_server_with_a_dead_engine_never_counts_as_ready(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.world.behaviours[NEW] = Behaviour(completes=False)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert swap.outcome.rolled_back
+    assert swap.outcome.ready is None
+    assert "Rolled back" in failure.value.msg
+
+
+def test_a_changed_declaration_that_fails_brings_the_old_files_and_the_old_process_back(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, old_running=False, own_running=True)
+    starts = []
+    original = swap.world.start
+
+    def start(unit: str, no_block: bool = True, timeout: float = 30.0) -> None:
+        starts.append(swap.file.read_text())
+        swap.world.behaviours[NEW] = Behaviour(load=1.0, dies=0.5 if swap.file.read_text() == "after" else None)
+        original(unit)
+
+    swap.world.start = start  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert starts == ["after", "before"]
+    assert swap.outcome.rolled_back
+    assert swap.world.status(NEW).running
+
+
+def test_a_roll_back_that_fails_says_so_loudly(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.world.behaviours = {NEW: Behaviour(dies=1.0, load=9.0), OLD: Behaviour(dies=1.0, load=9.0)}
+    swap.world.started_at.pop(OLD)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "PUTTING BACK WHAT WAS THERE BEFORE FAILED AS WELL" in failure.value.msg
+    assert not swap.outcome.rolled_back
+
+
+def test_without_rollback_nothing_is_put_back_and_the_message_says_so(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, rollback=False)
+    swap.world.behaviours[NEW] = Behaviour(dies=1.0, load=9.0)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "rollback is off" in failure.value.msg
+    assert not swap.world.status(OLD).running
+    assert swap.file.exists()
+
+
+def test_requests_in_flight_are_waited_for_before_the_stop(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, drain_timeout=30.0)
+    swap.world.requests[8000] = 5
+    left: list[int] = []
+    swap.world.on_stop = lambda _unit: left.append(swap.world.requests[8000])
+    outcome = swap.run()
+    assert left == [0]
+    assert outcome.timings["drain"] > 0
+    assert outcome.warnings == []
+
+
+def test_requests_that_do_not_end_in_time_are_counted_in_a_warning(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, drain_timeout=2.0)
+    swap.world.requests[8000] = 1000
+    assert any("requests after 2 s of draining" in warning for warning in swap.run().warnings)
+
+
+def test_a_first_deployment_that_fails_leaves_no_file_and_no_loop(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, old_running=False)
+    swap.world.behaviours[NEW] = Behaviour(dies=1.0, load=9.0)
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert not swap.file.exists()
+    assert swap.world.status(NEW).inactive
+    assert not swap.world.status(NEW).enabled
