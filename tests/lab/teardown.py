@@ -1,0 +1,87 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Taking a lab down: everything that its record names, and nothing else, in an order that works after any crash."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from lab import cgroup, freezer, groups, network
+from lab.errors import LabError
+from lab.record import FILE, Record
+
+# All that a lab writes into its state directory.
+_OWN_FILES = (FILE, f".{FILE}.new", "hosts", "layers", "ssh", "freezer")
+
+
+def remove_host(record: Record, name: str) -> None:
+    """End what runs for the host, delete its files and take it out of the record."""
+    names = [f"{name}.{part}" for part in ("frozen", "machine", "driver", "ssh")]
+    for group in names:
+        _end_group(record, group)
+    directory = record.state / "hosts" / name
+    if directory.exists():
+        _unmount_below(directory)
+        shutil.rmtree(directory)
+    for group in names:
+        record.groups.pop(group, None)
+    record.hosts.pop(name, None)
+    record.save()
+
+
+def _end_group(record: Record, name: str) -> None:
+    directories = [Path(path) for path in record.groups.get(name, ())]
+    if name.endswith(".frozen"):
+        for directory in directories:
+            freezer.thaw(directory)
+            cgroup.remove(directory)
+        return
+    if directories:
+        groups.end(directories)
+
+
+def remove_all(record: Record) -> None:
+    """Take the whole lab down. Each step copes with what is gone already, so that it can be run again."""
+    # Frozen processes first: they die of no signal.
+    for name in sorted(record.groups, key=lambda name: not name.endswith(".frozen")):
+        _end_group(record, name)
+    parent_name = f"gpufleet-lab-{record.lab_id}"
+    for parent in {Path(path).parent for paths in record.groups.values() for path in paths}:
+        if parent.name == parent_name:
+            cgroup.remove(parent)
+    _unmount_below(record.state)
+    if record.bridge is not None:
+        network.remove_bridge(record.bridge)
+    for name in _OWN_FILES[:0:-1]:
+        _delete(record.state / name)
+    # The record goes last: until here, another run could have finished the work.
+    _delete(record.state / FILE)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def mounts_below(mountinfo: str, directory: Path) -> list[Path]:
+    """The mount points at or below ``directory`` in the text of ``/proc/self/mountinfo``, the last mounted first."""
+    points = []
+    for line in mountinfo.splitlines():
+        raw = line.split()[4]
+        point = Path(raw.encode("ascii").decode("unicode_escape").encode("latin-1").decode("utf-8", "surrogateescape"))
+        if point.is_relative_to(directory):
+            points.append(point)
+    return points[::-1]
+
+
+def _unmount_below(directory: Path) -> None:
+    # Never delete through a mount: whatever is still mounted below goes first, or nothing is deleted at all.
+    for point in mounts_below(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), directory):
+        result = subprocess.run(["umount", str(point)], capture_output=True, text=True, check=False, timeout=60)
+        if result.returncode != 0:
+            raise LabError(f"can't unmount {point}: {result.stderr.strip()}")
