@@ -29,6 +29,8 @@ def checks(copy: Path) -> List[Check]:
         Check("yamllint", [str(BIN / "yamllint"), "--strict", *yaml], root),
         Check("ruff", [str(BIN / "ruff"), "check", "--quiet", *python], root),
         Check("mypy", [str(BIN / "mypy"), "--no-error-summary", *_typed(python)], root),
+        Check("role specs", [sys.executable, "tests/gates/mirror_specs.py", "--check"], root),
+        Check("role readmes", [sys.executable, "tests/gates/role_readmes.py", "--check"], root),
         Check("shellcheck", [str(BIN / "shellcheck"), *shell], root),
         Check(
             "ansible-lint",

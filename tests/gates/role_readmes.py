@@ -37,9 +37,14 @@ def row(name: str, spec: dict[str, Any]) -> list[str]:
     kind = spec.get("type", "str") + (f" of {spec['elements']}" if "elements" in spec else "")
     if "choices" in spec:
         kind += ": " + ", ".join(f"`{choice}`" for choice in spec["choices"])
-    default = "required" if spec.get("required") else ("`%s`" % str(spec["default"]).replace("|", "\\|") if "default" in spec else "the module's")
     text = spec["description"]
     lines = [text] if isinstance(text, str) else text
+    if spec.get("required"):
+        default = "required"
+    elif "default" in spec:
+        default = "`%s`" % str(spec["default"]).replace("|", "\\|")
+    else:
+        default = "" if "Defaults to" in " ".join(lines) else "the module's"
     rows = [f"| `{name}` | {kind} | {default} | {plain(' '.join(lines))} |"]
     for key, inner in spec.get("options", {}).items():
         rows += row(f"{name}.{key}", inner)

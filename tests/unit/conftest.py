@@ -46,6 +46,22 @@ class Collection:
         """DOCUMENTATION, EXAMPLES or RETURN of a module, parsed."""
         return yaml.safe_load(self.constant(self.root / "plugins" / "modules" / (module + ".py"), name))
 
+    def attributes(self, module: str) -> Dict[str, Dict[str, Any]]:
+        """A module's attributes, with what it takes over from the collection's fragments."""
+        documentation = self.module_block(module, "DOCUMENTATION")
+        merged: Dict[str, Dict[str, Any]] = {}
+        sources = [documentation.get("attributes") or {}]
+        for fragment in documentation.get("extends_documentation_fragment", []):
+            name, _, part = fragment.partition("gpufleet.vllm.")[2].partition(".")
+            if name:
+                path = self.root / "plugins" / "doc_fragments" / (name + ".py")
+                text = self.constant(path, part.upper() or "DOCUMENTATION")
+                sources.insert(0, yaml.safe_load(text)["attributes"])
+        for source in sources:
+            for attribute, value in source.items():
+                merged.setdefault(attribute, {}).update(value)
+        return merged
+
     @staticmethod
     def constant(path: Path, name: str) -> str:
         """A string that a Python file assigns to a name, at its top level or in a class."""
@@ -59,12 +75,3 @@ class Collection:
 def collection() -> Collection:
     """The checkout as files."""
     return Collection()
-
-
-@pytest.fixture(scope="session")
-def attribute_fragment(collection: Collection) -> Dict[str, Any]:
-    """The attributes that every module shares."""
-    block: Dict[str, Any] = yaml.safe_load(
-        Collection.constant(collection.root / "plugins" / "doc_fragments" / "attributes.py", "DOCUMENTATION")
-    )
-    return block
