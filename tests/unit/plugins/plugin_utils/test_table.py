@@ -38,7 +38,7 @@ def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:
 
 
 def test_a_dotted_key_looks_inside_unless_the_row_has_that_very_key() -> None:
-    rows = [{"s": {"x": 1}}, {"s.x": 2, "s": {"x": 1}}, {"s": "text"}, {}]
+    rows: List[Dict[str, Any]] = [{"s": {"x": 1}}, {"s.x": 2, "s": {"x": 1}}, {"s": "text"}, {}]
     assert [line.strip() for line in table(rows, "s.x")[2:]] == ["1", "2", "-", "-"]
 
 
