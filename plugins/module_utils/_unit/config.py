@@ -5,12 +5,13 @@
 
 How vLLM 0.33 reads it (``vllm/utils/argparse_utils.py``): every top-level key becomes a flag, the value its words.
 
-* ``true`` -> ``--key``; ``false`` -> ``--no-key``, but only when that spelling *with hyphens as in the key* exists,
-  otherwise it is dropped without a word. So keys are written with hyphens.
+* ``true`` -> ``--key``. ``false`` should become ``--no-key``, but the parser that reads the file asks itself whether it
+  knows that flag, and the flags are its subcommand's: every ``false`` is dropped without a word (seen with 0.32 and
+  0.33). So a ``false`` that means something goes on the command line, see :func:`split_args`.
 * A list -> one word per item, made with ``str()``: a dict in a list would arrive as Python, so it is written as JSON.
 * A dict -> JSON. An empty list and null -> nothing.
 * A word that begins with ``-`` is taken for a flag, and a dotted one for a nested argument. Such values go on the
-  command line as ``--key=value``, see :func:`command_line`.
+  command line as ``--key=value``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import re
 from typing import Any, Dict, List, Mapping, Tuple
 
 from .._core.errors import GpuFleetError
-from .known_args import FLOATS, INTEGERS, JSON_VALUES, OURS, REPEATED, is_boolean
+from .known_args import FLOATS, INTEGERS, JSON_VALUES, OFF_BY_DEFAULT, OURS, REPEATED, is_boolean
 from .quote import text_value
 
 HEADER = "# Managed by gpufleet.vllm: changes made here are overwritten. Change the service's args instead.\n"
@@ -98,7 +99,10 @@ def split_args(args: Mapping[str, Any]) -> Tuple[Dict[str, Any], List[str]]:
     words: List[str] = []
     for name, value in normalise_args(args).items():
         flag = "--" + name.replace("_", "-")
-        if name in REPEATED:
+        if value is False:
+            if name not in OFF_BY_DEFAULT:
+                words.append("--no-" + flag[2:])
+        elif name in REPEATED:
             words += ["%s=%s" % (flag, item) for item in (value if isinstance(value, list) else [value])]
         elif isinstance(value, (str, int, float)) and not isinstance(value, bool) and str(value).startswith("-"):
             words.append("%s=%s" % (flag, value))

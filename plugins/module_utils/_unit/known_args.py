@@ -39,19 +39,37 @@ INTEGERS = frozenset(
     "offload_prefetch_step max_log_len spec_tokens distributed_timeout_seconds".split()
 )
 
-# Flags: on or off, written without a value.
-BOOLEANS = frozenset(
-    "headless grpc data_parallel_multi_port_external_lb disable_log_stats aggregate_engine_logging "
-    "trust_request_chat_template trust_request_mm_kwargs return_tokens_as_token_ids exclude_tools_when_tool_choice_none "
-    "cohere_is_reasoning_model log_error_stack tokens_only allow_credentials trust_remote_code "
-    "allow_deprecated_quantization enforce_eager return_sampling_mask use_fp64_gumbel skip_tokenizer_init "
-    "sleep_mode_offload_cudagraph use_tqdm_on_load numa_bind dcp_q_replicate data_parallel_hybrid_lb "
-    "data_parallel_external_lb ray_workers_use_nsight kv_sharing_fast_prefill swa_bounded_replay use_replayssm "
-    "language_model_only mm_encoder_only interleave_mm_strings skip_mm_profiling mm_device_do_normalize "
-    "fully_sharded_loras specialize_active_lora kv_cache_metrics cudagraph_metrics jit_monitor_verbose "
-    "long_prefill_token_threshold_adaptive scheduler_reserve_full_isl async_scheduling monokernel "
-    "fail_on_environ_validation".split()
+# Flags, written without a value. Off when nothing is said: false says nothing, and need not be written at all.
+OFF_BY_DEFAULT = frozenset(
+    "aggregate_engine_logging allow_credentials allow_deprecated_quantization cudagraph_metrics "
+    "data_parallel_external_lb data_parallel_hybrid_lb data_parallel_multi_port_external_lb "
+    "disable_chunked_mm_input disable_custom_all_reduce disable_fastapi_docs disable_log_stats "
+    "disable_sliding_window disable_uvicorn_access_log enable_auto_tool_choice enable_cumem_allocator enable_dbo "
+    "enable_elastic_ep enable_ep_weight_filter enable_eplb enable_expert_parallel enable_fault_tolerance "
+    "enable_force_include_usage enable_hc_sp enable_layerwise_nvtx_tracing enable_log_outputs enable_log_requests "
+    "enable_logging_iteration_details enable_mamba_cache_stochastic_rounding "
+    "enable_mamba_shared_prefix_checkpoint enable_mfu_metrics enable_mixed_moe_lora_format enable_mm_embeds "
+    "enable_moe_shared_loras enable_nccl_comm_suspend enable_offline_docs enable_per_request_metrics "
+    "enable_prompt_embeds enable_prompt_tokens_details enable_request_id_headers enable_return_routed_experts "
+    "enable_scale_out enable_server_load_tracking enable_shm_tensor_arena enable_sleep_mode enable_ssl_refresh "
+    "enable_tokenizer_info_endpoint enable_tower_connector_lora enable_trace_replay enforce_eager "
+    "exclude_tools_when_tool_choice_none fail_on_environ_validation fully_sharded_loras grpc headless "
+    "interleave_mm_strings jit_monitor_verbose kv_cache_metrics kv_sharing_fast_prefill language_model_only "
+    "log_error_stack long_prefill_token_threshold_adaptive mm_encoder_only monokernel numa_bind "
+    "ray_workers_use_nsight return_sampling_mask return_tokens_as_token_ids skip_mm_profiling skip_tokenizer_init "
+    "sleep_mode_offload_cudagraph specialize_active_lora tokens_only trust_remote_code "
+    "trust_request_chat_template trust_request_mm_kwargs use_fp64_gumbel use_replayssm".split()
 )
+
+# Flags that are on when nothing is said, or that the model decides: false has to be said, as --no-key.
+ON_BY_DEFAULT = frozenset(
+    "async_scheduling cohere_is_reasoning_model dcp_q_replicate disable_cascade_attn "
+    "disable_hybrid_kv_cache_manager disable_nccl_for_dp_synchronization enable_batch_sharded_sampling "
+    "enable_chunked_prefill enable_flash_late_interaction enable_flashinfer_autotune enable_log_deltas "
+    "enable_lora enable_prefix_caching mm_device_do_normalize scheduler_reserve_full_isl swa_bounded_replay "
+    "use_tqdm_on_load".split()
+)
+
 # Arguments of these forms are flags in every version seen.
 BOOLEAN_PREFIXES = ("enable_", "disable_")
 NOT_BOOLEAN = frozenset(["disable_access_log_for_endpoints"])
@@ -65,6 +83,6 @@ REPEATED = frozenset(["middleware"])
 
 def is_boolean(name: str) -> bool:
     """Whether the argument (in underscore form) is a flag."""
-    if name in BOOLEANS:
+    if name in OFF_BY_DEFAULT or name in ON_BY_DEFAULT:
         return True
     return name.startswith(BOOLEAN_PREFIXES) and name not in NOT_BOOLEAN
