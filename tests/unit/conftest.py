@@ -52,10 +52,10 @@ class Collection:
         merged: Dict[str, Dict[str, Any]] = {}
         sources = [documentation.get("attributes") or {}]
         for fragment in documentation.get("extends_documentation_fragment", []):
-            name, _, part = fragment.partition("gpufleet.vllm.")[2].partition(".")
-            if name:
+            if fragment.startswith("gpufleet.vllm."):
+                name, *part = fragment.split(".")[2:]
                 path = self.root / "plugins" / "doc_fragments" / (name + ".py")
-                text = self.constant(path, part.upper() or "DOCUMENTATION")
+                text = self.constant(path, part[0].upper() if part else "DOCUMENTATION")
                 sources.insert(0, yaml.safe_load(text)["attributes"])
         for source in sources:
             for attribute, value in source.items():

@@ -110,6 +110,6 @@ def test_the_checks_see_what_they_are_for(tmp_path: Path, monkeypatch: pytest.Mo
     bad.write_text("from dataclasses import dataclass\nfrom .._service import run\nfrom . import types\n"
                    "@dataclass(slots=True)\nclass A: ...\nzip([], [], strict=True)\n", encoding="utf-8")  # fmt: skip
     assert len(problems_of(bad)) == 3
-    assert [name[len(UTILS) :] for _, name in imports(bad)][1:] == ["_service", "_gpu.types"]
+    assert [name[len(UTILS) :] for line, name in imports(bad)][1:] == ["_service", "_gpu.types"]
     bad.write_text("match 1:\n    case 1: ...\n", encoding="utf-8")
     assert "not Python 3.9" in problems_of(bad)[0]

@@ -94,7 +94,7 @@ def test_a_report_never_overwrites_another(
     run_action: RunAction, printed: List[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_report, "time", SimpleNamespace(time=lambda: 1796000000.0))
-    paths = [report(run_action, report_dir=str(tmp_path))["report_path"] for _ in range(3)]
+    paths = [report(run_action, report_dir=str(tmp_path))["report_path"] for run in range(3)]
     assert len({*paths}) == 3
     assert sorted(str(path) for path in tmp_path.iterdir()) == sorted(paths)
 
