@@ -85,6 +85,7 @@ def run(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
             cwd=home / "cwd", env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
         assert done.returncode == rc, "%s %s\n%s%s" % (program, " ".join(arguments), done.stdout, done.stderr)
+        assert "[DEPRECATION" not in done.stdout + done.stderr, done.stderr
         return done
 
     run_command("ansible-galaxy", "collection", "install", "--offline", str(built), "-p", str(home / "collections"))
