@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tempfile
@@ -18,7 +19,10 @@ HIDDEN = "(content hidden: it may hold secrets)\n"
 
 @dataclass(frozen=True)
 class WantedFile:
-    """A file as it should be. ``content`` None means: it should not be there. ``secret`` hides it from diffs."""
+    """A file as it should be. ``content`` None means: it should not be there.
+
+    ``secret`` hides it from diffs; ``opaque`` shows only its size and checksum there (an archive is nothing to read).
+    """
 
     path: str
     content: Optional[bytes]
@@ -26,6 +30,7 @@ class WantedFile:
     uid: int = 0
     gid: int = 0
     secret: bool = False
+    opaque: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class FileChange:
             after_text = "" if after is None else HIDDEN
             if self.what == "content":
                 after_text = HIDDEN + "(changed)\n"
+        elif wanted.opaque:
+            before_text, after_text = _checksum(self.before), _checksum(after)
         else:
             before_text = (self.before or b"").decode("utf-8", "replace")
             after_text = (after or b"").decode("utf-8", "replace")
@@ -62,6 +69,12 @@ class FileChange:
             "before": before_text,
             "after": after_text,
         }
+
+
+def _checksum(content: Optional[bytes]) -> str:
+    if content is None:
+        return ""
+    return "%d bytes, sha256 %s\n" % (len(content), hashlib.sha256(content).hexdigest())
 
 
 def read_bytes(path: str) -> Optional[bytes]:

@@ -173,7 +173,7 @@ def _file_changes(
     wanted: List[WantedFile] = []
     if spec is not None:
         wanted.extend(wanted_files(spec))
-        wanted.append(WantedFile(ports.paths.guard, build_guard(), mode=0o755))
+        wanted.append(WantedFile(ports.paths.guard, build_guard(), mode=0o755, opaque=True))
     declared = {entry.path for entry in wanted}
     wanted.extend(WantedFile(path, None, secret=path.endswith(".env")) for path in paths if path not in declared)
     return changes(wanted)

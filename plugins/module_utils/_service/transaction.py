@@ -163,6 +163,9 @@ class Transaction:
         self._undo.started = unit
         self._ports.systemd.reset_failed(unit)
         self._timed("load", self._start_and_await, unit)
+        self._up_again()
+
+    def _up_again(self) -> None:
         if self._down_since is not None:
             self.outcome.timings["downtime"] = round(self._ports.clock.monotonic() - self._down_since, 3)
 
@@ -214,9 +217,9 @@ class Transaction:
         if isinstance(cause, NotReady):
             diagnosis = explain(cause, self._look, self._ports)
             self.outcome.diagnosis = diagnosis.to_result()
-            msg = "%s: %s" % (cause.msg, diagnosis.summary)
+            msg = "%s: %s" % (cause.msg, _sentence(diagnosis.summary))
             if diagnosis.advice:
-                msg += " " + diagnosis.advice
+                msg += " " + _sentence(diagnosis.advice)
         if not self._request.rollback:
             raise GpuFleetError(msg + " Nothing was put back, as rollback is off.", **cause.result) from cause
         if not self._anything_to_undo():
@@ -230,6 +233,8 @@ class Transaction:
                 % (msg, worse.msg), **cause.result
             ) from worse
         self.outcome.rolled_back = True
+        if self._undo.stopped:
+            self._up_again()
         raise GpuFleetError("%s\nRolled back: %s." % (msg, back), **cause.result) from cause
 
     def _anything_to_undo(self) -> bool:
@@ -279,3 +284,8 @@ class Transaction:
         target = Target(service.unit, service.served_name, server_of(service, self._ports), self._request.smoke)
         wait_ready(target, systemd, self._ports.clock, deadline.remaining, systemd.status(service.unit).n_restarts)
         return "%s serves %s again" % (service.unit, service.served_name)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else text + "."
