@@ -217,9 +217,10 @@ class Transaction:
         if isinstance(cause, NotReady):
             diagnosis = explain(cause, self._look, self._ports)
             self.outcome.diagnosis = diagnosis.to_result()
-            msg = "%s: %s" % (cause.msg, _sentence(diagnosis.summary))
+            msg = "%s did not come up: %s" % (cause.status.unit, _sentence(diagnosis.summary))
             if diagnosis.advice:
                 msg += " " + _sentence(diagnosis.advice)
+            msg += "\nSeen: %s" % _sentence(cause.msg)
         if not self._request.rollback:
             raise GpuFleetError(msg + " Nothing was put back, as rollback is off.", **cause.result) from cause
         if not self._anything_to_undo():
