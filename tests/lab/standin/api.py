@@ -13,12 +13,12 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Protocol
 
 from . import log
 from .behaviours import Misused, misused
-from .http import Connection, Request, Response, json_response
+from .web import Connection, Request, Response, json_response
 from .metrics import Metrics
 from .plan import Plan
 
@@ -78,7 +78,12 @@ def _engine_dead() -> Response:
 
 
 def _missing(field: str, body: Any) -> Response:
-    detail = {"type": "missing", "loc": f"body.{field}", "msg": "Field required", "input": f"<dict of {len(body)} items>"}
+    detail = {
+        "type": "missing",
+        "loc": f"body.{field}",
+        "msg": "Field required",
+        "input": f"<dict of {len(body)} items>",
+    }
     return _error(f"1 validation error:\n  {detail}", "Bad Request", 400, f"body.{field}")
 
 
@@ -320,7 +325,7 @@ class Api:
 
     async def _stream(
         self, answer: _Form, streams: list[Tokens], usage: bool, running_usage: bool, connection: Connection
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         made = [0] * len(streams)
         open_streams = set(range(len(streams)))
         self._load += 1
@@ -362,9 +367,7 @@ def _event(content: dict[str, Any]) -> bytes:
 
 def _parse(request: Request) -> dict[str, Any] | Response:
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        return _error(
-            "Unsupported Media Type: Only 'application/json' is allowed", "Unsupported Media Type", 415
-        )
+        return _error("Unsupported Media Type: Only 'application/json' is allowed", "Unsupported Media Type", 415)
     try:
         body = json.loads(request.body)
     except ValueError as error:
@@ -405,9 +408,7 @@ class _Form:
                 return _invalid(field, "number", value)
         wanted = cls.wanted(body)
         if wanted is not None and wanted < (0 if body.get("echo") else 1):
-            return _error(
-                f"max_tokens must be at least 1, got {wanted}.", "BadRequestError", 400, "max_tokens"
-            )
+            return _error(f"max_tokens must be at least 1, got {wanted}.", "BadRequestError", 400, "max_tokens")
         if body.get("temperature") is not None and body["temperature"] < 0:
             return _error(
                 f"temperature must be non-negative, got {body['temperature']}.", "BadRequestError", 400, "temperature"
@@ -575,7 +576,7 @@ class _Chat(_Form):
         return self.head() | {"choices": [choice]}
 
     def whole(self, counts: list[tuple[int, str]]) -> dict[str, Any]:
-        choices = [
+        choices: list[dict[str, Any]] = [
             {
                 "index": index,
                 "message": {

@@ -57,13 +57,13 @@ def human_readable_int(value: str) -> int:
     number, suffix = match.groups()
     power = "kmgt".index(suffix.lower()) + 1
     if suffix.islower():
-        return int(float(number) * 1000**power)
+        return int(float(number) * float(1000**power))
     if "." in number:
         raise argparse.ArgumentTypeError(
             f"Decimals are not allowed with binary suffixes like {suffix}. "
             f"Did you mean to use {number}{suffix.lower()} instead?"
         )
-    return int(number) * 1024**power
+    return int(number) << (10 * power)
 
 
 def human_readable_int_or_auto(value: str) -> int:
@@ -313,15 +313,8 @@ def _nest(words: list[str]) -> list[str]:
             value = words[position]
             position += 1
         if name.endswith("+"):
-            name, parsed = name[:-1], value.split(",")
-        else:
-            try:
-                parsed = json.loads(value)
-            except ValueError:
-                try:
-                    parsed = human_readable_int(value)
-                except (ValueError, argparse.ArgumentTypeError):
-                    parsed = value
+            name = name[:-1]
+        parsed = value.split(",") if word.partition("=")[0].endswith("+") else _loosely(value)
         key, *path = name.split(".")
         place = nested.setdefault(key, {})
         for part in path[:-1]:
@@ -330,9 +323,21 @@ def _nest(words: list[str]) -> list[str]:
             place[path[-1]] += parsed
         else:
             place[path[-1]] = parsed
-    for key, value in nested.items():
-        plain += [key, json.dumps(value)]
+    for key, together in nested.items():
+        plain += [key, json.dumps(together)]
     return plain
+
+
+def _loosely(value: str) -> Any:
+    """A part of a nested value: JSON, else a number with a suffix, else text."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        pass
+    try:
+        return human_readable_int(value)
+    except (ValueError, argparse.ArgumentTypeError):
+        return value
 
 
 def parse(words: list[str], table: dict[str, Any], version: str) -> argparse.Namespace:

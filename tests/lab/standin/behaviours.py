@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from . import log
@@ -77,7 +77,9 @@ _TABLE = (
     Behaviour("worker_mib", ("integer",), None, "start", "what each worker holds at the end of the load, MiB"),
     Behaviour("models_early", ("bool",), False, "start", "listens from the start; /v1/models answers before the load"),
     # --- serving
-    Behaviour("wrong_served_name", ("bool", "text"), None, "live", "the model is served under another name (true: any)"),
+    Behaviour(
+        "wrong_served_name", ("bool", "text"), None, "live", "the model is served under another name (true: any)"
+    ),
     Behaviour("health", ("health",), None, "live", "what /health answers whatever is true: 200, 500, 503 or hang"),
     Behaviour("health_ok_dead_engine", ("bool",), False, "live", "/health 200, requests hang, engine death unnoticed"),
     Behaviour("completions", ("completions",), "ok", "live", "what completions do: ok, hang, error (500), empty"),
@@ -88,7 +90,9 @@ _TABLE = (
         "live",
         'speed: {"tokens_per_s": of one request, "max_tokens_per_s": of all together, "ttft_s": first token after}',
     ),
-    Behaviour("serving_lines", ("texts",), None, "live", "printed once when ready or, if set later, at the next request"),
+    Behaviour(
+        "serving_lines", ("texts",), None, "live", "printed once when ready or, if set later, at the next request"
+    ),
     Behaviour("watchdog_seconds", ("number",), 5.0, "start", "how often the server looks whether its engine lives"),
     Behaviour(
         "dies_after",
@@ -148,7 +152,7 @@ def _is_object(value: Any, checks: Mapping[str, Any]) -> bool:
     return isinstance(value, dict) and all(key in checks and checks[key](item) for key, item in value.items())
 
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Any], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "text": lambda value: isinstance(value, str),
     "number": _is_number,
@@ -240,8 +244,16 @@ class Behaviours:
             return None
         if value is True:
             return Death()
-        known = {each.name for each in fields(Death)}
-        return Death(**{key: tuple(item) if key == "lines" else item for key, item in value.items() if key in known})
+        return Death(
+            phase=value.get("phase", Death.phase),
+            process=value.get("process", Death.process),
+            lines=tuple(value.get("lines", ())),
+            error=value.get("error"),
+            exit_code=value.get("exit_code"),
+            signal=value.get("signal"),
+            rank=value.get("rank"),
+            raw=value.get("raw", False),
+        )
 
     def _get(self, name: str) -> Any:
         for source in (self._file, self._environment):
@@ -293,7 +305,12 @@ def validated(scenario: Any, where: str) -> dict[str, Any]:
     return scenario
 
 
+before_exit: list[Callable[[], object]] = []  # what a misused process still has to do: to end its children
+
+
 def misused(error: Misused) -> NoReturn:
-    """Say what is wrong, loudly, and end this process at once, with all it started left to the caller."""
+    """Say what is wrong, loudly, and end this process at once."""
     log.raw(f"vllm stand-in: {error}")
+    for clean_up in before_exit:
+        clean_up()
     os._exit(EXIT_MISUSED)

@@ -35,8 +35,9 @@ class Standin:
 
     def clear(self, model: str | None = None) -> None:
         """Take back all behaviours, or those of one model."""
-        scenario = self.scenario() if model is not None else {}
-        scenario.pop(model, None)
+        scenario = {} if model is None else self.scenario()
+        if model is not None:
+            scenario.pop(model, None)
         scenario["_epoch"] = secrets.token_hex(4)
         self._write(scenario)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import enum
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -24,14 +25,10 @@ from typing import Any
 
 def _build_parser() -> argparse.ArgumentParser:
     """The `serve` parser of the vLLM that is importable, without asking for a GPU."""
-    import vllm.platforms
-    from vllm.platforms.cpu import CpuPlatform
-
-    vllm.platforms.current_platform = CpuPlatform()
-    from vllm.entrypoints.common.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser: argparse.ArgumentParser = make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
+    platforms = importlib.import_module("vllm.platforms")
+    vars(platforms)["current_platform"] = importlib.import_module("vllm.platforms.cpu").CpuPlatform()
+    empty = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser(prog="vllm serve")
+    parser: argparse.ArgumentParser = importlib.import_module("vllm.entrypoints.common.cli_args").make_arg_parser(empty)
     return parser
 
 
@@ -42,7 +39,7 @@ def _closure(function: Callable[..., Any], name: str) -> Any:
 
 def _type_of(action: argparse.Action) -> dict[str, Any]:
     """How a value is parsed: `type` and, where it matters, whether an empty one or None stands for nothing."""
-    function = action.type
+    function: Any = action.type
     found: dict[str, Any] = {}
     while True:
         name = getattr(function, "__name__", str(function))
@@ -52,9 +49,9 @@ def _type_of(action: argparse.Action) -> dict[str, Any]:
             found["wrapped"] = True
         else:
             break
-        function = _closure(function, "return_type")  # type: ignore[arg-type]
+        function = _closure(function, "return_type")
     if name == "parse_dataclass":
-        known = function.__defaults__[0]  # type: ignore[union-attr]
+        known = function.__defaults__[0]
         return found | {
             "type": "dataclass",
             "dataclass": known.__name__,
@@ -110,8 +107,6 @@ def _describe(action: argparse.Action, strings: Iterable[str], group: str) -> di
 
 def derive() -> dict[str, Any]:
     """The whole table, as it goes into flags.json."""
-    import vllm.version
-
     parser = _build_parser()
     groups = {id(action): group.title or "" for group in parser._action_groups for action in group._group_actions}
     strings: dict[int, list[str]] = {}
@@ -126,7 +121,7 @@ def derive() -> dict[str, Any]:
         if not isinstance(action, argparse._HelpAction)
     ]
     return {
-        "version": vllm.version.__version__,
+        "version": importlib.import_module("vllm.version").__version__,
         "derived": "by derive_flags.py from the argument parser of this version's own Python sources",
         "flags": sorted(flags, key=lambda entry: entry["dest"]),
     }

@@ -21,11 +21,21 @@ from .scheduler import Scheduler
 from .worker import Worker
 
 _CORE = (
-    ("v1/engine/core.py", 1555, "run_engine_core", "engine_core = EngineCoreProc(*args, engine_index=dp_rank, **kwargs)"),
+    (
+        "v1/engine/core.py",
+        1555,
+        "run_engine_core",
+        "engine_core = EngineCoreProc(*args, engine_index=dp_rank, **kwargs)",
+    ),
     ("v1/engine/core.py", 148, "__init__", "self.model_executor = executor_class(vllm_config)"),
 )
 _KV = (
-    ("v1/engine/core.py", 1555, "run_engine_core", "engine_core = EngineCoreProc(*args, engine_index=dp_rank, **kwargs)"),
+    (
+        "v1/engine/core.py",
+        1555,
+        "run_engine_core",
+        "engine_core = EngineCoreProc(*args, engine_index=dp_rank, **kwargs)",
+    ),
     ("v1/engine/core.py", 162, "__init__", "kv_cache_config = self._initialize_kv_caches(vllm_config)"),
 )
 _PATIENCE_AFTER_TERM_S = 4.0
@@ -183,9 +193,7 @@ class EngineCore:
         mine, theirs = Link.pair()
         death_read, death_write = os.pipe()
         worker = Worker(self._plan, local_rank, self._data_rank, theirs, death_read)
-        child = processes.fork(
-            f"VllmWorker-{local_rank}", worker.run, [*self._keep, theirs.fileno(), death_read]
-        )
+        child = processes.fork(f"VllmWorker-{local_rank}", worker.run, [*self._keep, theirs.fileno(), death_read])
         theirs.close()
         os.close(death_read)
         self._workers.append(_Handle(child, mine, death_write))
@@ -244,9 +252,7 @@ class EngineCore:
             per_request = blocks
         if per_request > blocks:
             fits = blocks * self._block_size
-            estimate = (
-                f"Based on the available memory, the estimated maximum model length is {fits}. " if fits else ""
-            )
+            estimate = f"Based on the available memory, the estimated maximum model length is {fits}. " if fits else ""
             raise Failure(
                 f"ValueError: To serve at least one request with the model's max seq len ({plan.max_model_len}), "
                 f"({format_gib(per_request * block_bytes)} GiB KV cache is needed, which is larger than the available "
@@ -398,9 +404,7 @@ class EngineCore:
             self._shutdown = "going on"
         if not self._scheduler.idle:
             return True
-        log.info(
-            "core.py:1743", "[shutdown] EngineCore: request processing complete; starting resource teardown"
-        )
+        log.info("core.py:1743", "[shutdown] EngineCore: request processing complete; starting resource teardown")
         return False
 
     def _end_workers(self) -> None:
@@ -419,8 +423,7 @@ class EngineCore:
             return
         log.warning(
             "multiproc_executor.py:528",
-            "[shutdown] Executor: workers still running after grace period; "
-            f"sending SIGTERM count={len(alive)}",
+            f"[shutdown] Executor: workers still running after grace period; sending SIGTERM count={len(alive)}",
         )
         for child in alive:
             child.signal(signal.SIGTERM)

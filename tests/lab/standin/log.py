@@ -65,7 +65,9 @@ Frame = tuple[str, int, str, str]  # file below vllm/, line, function, the line'
 def traceback(frames: Iterable[Frame], last: str) -> str:
     """A traceback through vLLM's files that ends with the line last ("ValueError: ...")."""
     lines = ["Traceback (most recent call last):"]
-    root = os.path.join(sys.prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages", "vllm")
+    root = os.path.join(
+        sys.prefix, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages", "vllm"
+    )
     for file, line, function, text in frames:
         lines += [f'  File "{root}/{file}", line {line}, in {function}', f"    {text}"]
     lines.append(last)

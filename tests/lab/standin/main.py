@@ -187,7 +187,10 @@ def _settle(
 def _death(behaviours: Behaviours, name: str) -> Death | None:
     nth = behaviours["crash_at_nth_start"]
     if nth is not None:
-        number = count_start(name, behaviours.epoch)
+        try:
+            number = count_start(name, behaviours.epoch)
+        except OSError as error:
+            raise Misused(f"crash_at_nth_start: starts can't be counted: {error}") from error
         if number in ([nth] if isinstance(nth, int) else nth):
             return Death(error=f"RuntimeError: CUDA error: unspecified launch failure (start {number})")
     return behaviours.death

@@ -175,15 +175,11 @@ class Model:
 
 
 def _column(size: int, block: int) -> str:
-    return (
-        f"Weight output_partition_size = {size} is not divisible by weight quantization block_n = {block}."
-    )
+    return f"Weight output_partition_size = {size} is not divisible by weight quantization block_n = {block}."
 
 
 def _row(size: int, block: int) -> str:
-    return (
-        f"Weight input_size_per_partition = {size} is not divisible by weight quantization block_k = {block}."
-    )
+    return f"Weight input_size_per_partition = {size} is not divisible by weight quantization block_k = {block}."
 
 
 def read(name: str) -> Model:

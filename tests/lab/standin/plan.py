@@ -11,13 +11,14 @@ import os
 import signal
 import time
 from argparse import Namespace
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from . import log, model
+from . import log
 from .behaviours import Behaviours, Death
 from .devices import Device
+from .model import Model, Parallel
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -45,8 +46,8 @@ class Plan:
     """One server's settled configuration."""
 
     arguments: Namespace
-    model: model.Model
-    parallel: model.Parallel
+    model: Model
+    parallel: Parallel
     devices: list[Device]
     behaviours: Behaviours
     served_names: list[str]
@@ -56,7 +57,6 @@ class Plan:
     death: Death | None
     load_seconds: float
     auto_length: bool = False
-    tokens: list[str] = field(default_factory=list)
 
     @property
     def utilisation(self) -> float:
@@ -86,7 +86,8 @@ class Plan:
 
 
 def _die_of(number: int) -> NoReturn:
-    signal.signal(number, signal.SIG_DFL) if number not in (signal.SIGKILL, signal.SIGSTOP) else None
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     time.sleep(5)
     os._exit(1)

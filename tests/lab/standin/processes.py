@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,7 @@ def fork(name: str, run: Callable[[], int], keep: Iterable[int]) -> Child:
         code = run()
     except SystemExit as leave:
         code = leave.code if isinstance(leave.code, int) else 0
-    except BaseException:  # noqa: B902 - a child must never return into its parent's code
-        import traceback
-
+    except BaseException:  # noqa: BLE001 - a child must never return into its parent's code
         traceback.print_exc()
     finally:
         os._exit(code)

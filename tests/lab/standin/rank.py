@@ -33,7 +33,10 @@ _LOAD = (
 )
 _RPC = (("v1/executor/multiproc_executor.py", 1155, "_execute_worker_rpc", "output = func(*args, **kwargs)"),)
 _PROFILE = (*_RPC, ("v1/worker/gpu_worker.py", 700, "determine_available_memory", "self.model_runner.profile_run("))
-_WARM_UP = (*_RPC, ("v1/worker/gpu_worker.py", 1080, "compile_or_warm_up_model", "self.model_runner._dummy_sampler_run("))
+_WARM_UP = (
+    *_RPC,
+    ("v1/worker/gpu_worker.py", 1080, "compile_or_warm_up_model", "self.model_runner._dummy_sampler_run("),
+)
 
 
 class Rank:

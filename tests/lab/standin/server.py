@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import socket
@@ -15,9 +16,9 @@ from typing import Any
 
 from . import log, processes
 from .api import Api, EngineDead, Tokens
-from .behaviours import Misused, misused
+from .behaviours import EXIT_MISUSED, Misused, before_exit, misused
 from .engine import worker_patience
-from .http import Connection, Request, Response
+from .web import Connection, Request, Response
 from .metrics import Metrics
 from .plan import Plan
 from .processes import Child, Link
@@ -377,6 +378,7 @@ def serve(plan: Plan, sock: socket.socket, address: str, engines: list[Engine]) 
     async def main() -> int:
         nonlocal server
         server = Server(plan, sock, address, engines)
+        before_exit.extend([functools.partial(processes.kill_tree, engine.child) for engine in engines])
         return await server.run()
 
     try:
@@ -390,6 +392,8 @@ def serve(plan: Plan, sock: socket.socket, address: str, engines: list[Engine]) 
                 "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
             )
         )
+        if any(engine.child.exit_code == EXIT_MISUSED for engine in engines):
+            return EXIT_MISUSED
         death = plan.death
         return 1 if death is None or death.exit_code is None else death.exit_code
     except Interrupted:
@@ -397,7 +401,10 @@ def serve(plan: Plan, sock: socket.socket, address: str, engines: list[Engine]) 
         server.clean_up()
         log.raw(
             log.traceback(
-                (*_MAIN, ("entrypoints/launchers/api_server/entry.py", 171, "_interrupt_init", "raise KeyboardInterrupt(")),
+                (
+                    *_MAIN,
+                    ("entrypoints/launchers/api_server/entry.py", 171, "_interrupt_init", "raise KeyboardInterrupt("),
+                ),
                 "KeyboardInterrupt: terminated",
             )
         )

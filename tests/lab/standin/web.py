@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -35,7 +36,7 @@ class Response:
     """One answer; a body that is an iterator is sent in chunks as it comes."""
 
     status: int = 200
-    body: bytes | AsyncIterator[bytes] = b""
+    body: bytes | AsyncGenerator[bytes, None] = b""
     content_type: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -189,8 +190,9 @@ class Connection:
             self._writer.write(head if head_only else head + response.body)
         else:
             self._writer.write(head)
-            async for chunk in response.body:
-                self._writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-                await self._writer.drain()
+            async with contextlib.aclosing(response.body) as chunks:
+                async for chunk in chunks:
+                    self._writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+                    await self._writer.drain()
             self._writer.write(b"0\r\n\r\n")
         await self._writer.drain()
