@@ -119,7 +119,11 @@ def proxy_environment(mirror: str | None) -> dict[str, str]:
         detect = _apt_setting(f"Acquire::{scheme}::Proxy-Auto-Detect")
         if not proxy and detect:
             answer = subprocess.run(
-                [*shlex.split(detect), mirror or f"{scheme}://"], capture_output=True, text=True, check=False, timeout=30
+                [*shlex.split(detect), mirror or f"{scheme}://"],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=30,
             )
             proxy = answer.stdout.strip()
         if proxy and proxy.upper() != "DIRECT":

@@ -23,5 +23,7 @@ class HostCommandError(LabError):
         self.stdout = stdout
         self.stderr = stderr
         parts = [f"{host}: `{command}` ended with status {returncode}"]
-        parts += [f"{label}:\n{text.rstrip()}" for label, text in (("stdout", stdout), ("stderr", stderr)) if text.strip()]
+        parts += [
+            f"{label}:\n{text.rstrip()}" for label, text in (("stdout", stdout), ("stderr", stderr)) if text.strip()
+        ]
         super().__init__("\n".join(parts))

@@ -13,7 +13,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab import bases, freezer, groups, inventory, keys, layers, locks, models, network, places, plan, prereq, record, teardown
+from lab import (
+    bases,
+    freezer,
+    groups,
+    inventory,
+    keys,
+    layers,
+    limits,
+    locks,
+    models,
+    network,
+    places,
+    plan,
+    prereq,
+    record,
+    teardown,
+)
 from lab.errors import LabError
 from lab.host import Host
 from lab.plan import HostSpec
@@ -74,7 +90,7 @@ class Lab:
         """The lab that is up. LabError when there is none."""
         found = record.load(places.state_dir())
         if found is None or found.boot != record.boot_id():
-            raise LabError(f"no lab is up in {places.state_dir()}: run `make lab-up` (or `python3 -m lab up`) first")
+            raise LabError(f"no lab is up in {places.state_dir()}: run `make lab-up` first")
         return cls(found)
 
     @classmethod
@@ -102,7 +118,9 @@ class Lab:
                 raise LabError(f"{state} holds things that aren't a lab's ({', '.join(strangers[:3])}): choose another")
         with _locked(state):
             found = _current_record(state, say)
-            merged = plan.merge({name: host.spec for name, host in found.hosts.items()}, wanted, strict=specs is not None)
+            merged = plan.merge(
+                {name: host.spec for name, host in found.hosts.items()}, wanted, strict=specs is not None
+            )
             for note in merged.notes:
                 say(note)
             lab = cls(found)
@@ -135,6 +153,7 @@ class Lab:
         for host in added:
             host.prepare(lowers[host.spec.base])
         self._write_known_hosts()
+        self._ensure_limits(len(added))
         if added:
             say(f"booting {', '.join(host.name for host in added)}")
         self._in_parallel(added, Host.boot)
@@ -148,6 +167,16 @@ class Lab:
             say(f"booting {', '.join(host.name for host in off)}, which {'was' if len(off) == 1 else 'were'} off")
         self._in_parallel(off, Host.boot)
 
+    def _ensure_limits(self, hosts: int) -> None:
+        if hosts == 0:
+            return
+        wanted, former = limits.needed(limits.instances_in_use(), hosts), limits.current()
+        if wanted > former:
+            found = self._record
+            found.inotify = [found.inotify[0] if found.inotify else former, wanted]
+            found.save()
+            limits.set_limit(wanted)
+
     def _ensure_network(self, cache: Path) -> None:
         found = self._record
         if found.bridge is not None and found.bridge in network.links():
@@ -155,7 +184,9 @@ class Lab:
         with locks.exclusive(cache / _NETWORK_LOCK, 120.0, "another lab's network set-up"):
             bridge = network.bridge_name(found.lab_id)
             if found.bridge is None and bridge in network.links():
-                raise LabError(f"a network link {bridge} is there already, but this lab didn't make it: remove it first")
+                raise LabError(
+                    f"a network link {bridge} is there already, but this lab didn't make it: remove it first"
+                )
             chosen = network.choose_network(found.lab_id, network.taken_networks(network.routes()))
             found.network, found.bridge = str(chosen), bridge
             found.save()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab import groups
-from lab.driver import build
+from lab.driver import build, trees
 from lab.driver.scenario import Scenario
 from lab.errors import LabError
 
@@ -40,13 +40,13 @@ def prepare(directory: Path, seed: str, gpus: int) -> None:
 def write_files(directory: Path) -> None:
     """Bring the list of device nodes, the PCI bus and the driver's proc files in line with ``scenario.json``."""
     scenario = Scenario.from_json((directory / "scenario.json").read_text(encoding="utf-8"))
-    for name, write in (("pci", getattr(build, "write_pci_tree", None)), ("proc", getattr(build, "write_proc_tree", None))):
+    for name, write in (("pci", trees.write_pci_tree), ("proc", trees.write_proc_tree)):
         # The directory is bound into the host: change what is in it, keep it.
         tree = directory / name
         tree.mkdir(exist_ok=True)
         for old in tree.iterdir():
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
-        if write: write(tree, scenario)
+        write(tree, scenario)
     (directory / "nodes").write_text("".join(f"{name}\n" for name in build.nodes(scenario)), encoding="ascii")
 
 
@@ -71,5 +71,3 @@ def _serves(path: Path) -> bool:
         except OSError:
             return False
     return True
-
-

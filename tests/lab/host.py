@@ -210,14 +210,14 @@ class Host:
         self._clear_machine()
         layout = self.layout
         lowers = [Path(line) for line in layout.lowers.read_text(encoding="utf-8").splitlines()]
-        (layout.directory / "cgroups").write_text("".join(f"{path}\n" for path in self._machine_group), encoding="utf-8")
+        (layout.directory / "cgroups").write_text(
+            "".join(f"{path}\n" for path in self._machine_group), encoding="utf-8"
+        )
         if not groups.alive(self._driver_group):
             self._start_driver()
         if self._record.models is None:
             raise LabError(f"the lab in {self._record.state} has no models yet")
-        nspawn = machine.nspawn_command(
-            self.name, self._record.lab_id, layout, self._bridge, Path(self._record.models)
-        )
+        nspawn = machine.nspawn_command(self.name, self._record.lab_id, layout, self._bridge, Path(self._record.models))
         self._process = groups.spawn(
             machine.launcher_command(layout, lowers, nspawn),
             lab_id=self._record.lab_id,
@@ -373,4 +373,3 @@ class Host:
             if leader is not None:
                 state = self.enter(["systemctl", "is-system-running"], check=False).stdout.strip() or "unknown"
         return {"name": self.name, "address": self.address, "state": state, **self.spec.as_dict()}
-

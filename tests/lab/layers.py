@@ -22,9 +22,7 @@ _ASSETS = Path(__file__).with_name("assets")
 _SOURCES = (Path(__file__).with_name("driver"), Path(__file__).with_name("standin"), _ASSETS)
 _HARDWARE_UNIT = "lab-gpu-hardware.service"
 # The linker's cache must know the driver's library, as after a real driver's installation.
-_LDCONFIG = (
-    'mount -t overlay overlay -o "lowerdir=$1,upperdir=$2,workdir=$3" "$4"; exec chroot "$4" /sbin/ldconfig'
-)
+_LDCONFIG = 'mount -t overlay overlay -o "lowerdir=$1,upperdir=$2,workdir=$3" "$4"; exec chroot "$4" /sbin/ldconfig'
 
 
 def key(base_root: Path) -> str:
@@ -77,8 +75,7 @@ def _install(root: Path, python_dir: str) -> None:
     library = build.build_library(libraries)
     if library.name != "libnvidia-ml.so.1":
         raise LabError(f"the simulated driver's library is called {library.name}, not libnvidia-ml.so.1")
-    if hasattr(build, "smi_path"):
-        _copy(build.smi_path(), root / "usr/bin/nvidia-smi", 0o755)
+    _copy(build.smi_path(), root / "usr/bin/nvidia-smi", 0o755)
     if importlib.util.find_spec("lab.standin.install") is not None:
         from lab.standin import install
 

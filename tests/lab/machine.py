@@ -75,7 +75,11 @@ def nspawn_command(name: str, lab_id: str, layout: Layout, bridge: str, models: 
     """The systemd-nspawn command of a host."""
     argv = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--settings=no"]
     argv += ["--link-journal=no", "--resolv-conf=off", "--timezone=off", "--console=read-only"]
-    argv += [f"--directory={layout.directory / 'root'}", f"--machine={machine_name(name, lab_id)}", f"--hostname={name}"]
+    argv += [
+        f"--directory={layout.directory / 'root'}",
+        f"--machine={machine_name(name, lab_id)}",
+        f"--hostname={name}",
+    ]
     argv += [f"--network-bridge={bridge}", f"--bind-ro={models}:/models"]
     argv += [f"--bind={layout.gpu}:/run/nvidia-sim", f"--bind={layout.vllm}:/run/vllm-standin"]
     return argv

@@ -63,7 +63,12 @@ def minimax_m2(config: dict[str, Any]) -> Iterator[Tensor]:
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
         yield Tensor(f"{prefix}.input_layernorm.weight", "BF16", (hidden,))
-        for name, rows, columns in (("q", queries, hidden), ("k", keys, hidden), ("v", keys, hidden), ("o", hidden, queries)):
+        for name, rows, columns in (
+            ("q", queries, hidden),
+            ("k", keys, hidden),
+            ("v", keys, hidden),
+            ("o", hidden, queries),
+        ):
             yield from _fp8_linear(f"{prefix}.self_attn.{name}_proj", rows, columns, block)
         yield Tensor(f"{prefix}.self_attn.q_norm.weight", "BF16", (queries,))
         yield Tensor(f"{prefix}.self_attn.k_norm.weight", "BF16", (keys,))
@@ -129,7 +134,12 @@ def qwen3(config: dict[str, Any]) -> Iterator[Tensor]:
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
         yield Tensor(f"{prefix}.input_layernorm.weight", "BF16", (hidden,))
-        for name, rows, columns in (("q", queries, hidden), ("k", keys, hidden), ("v", keys, hidden), ("o", hidden, queries)):
+        for name, rows, columns in (
+            ("q", queries, hidden),
+            ("k", keys, hidden),
+            ("v", keys, hidden),
+            ("o", hidden, queries),
+        ):
             yield Tensor(f"{prefix}.self_attn.{name}_proj.weight", "BF16", (rows, columns))
         yield Tensor(f"{prefix}.self_attn.q_norm.weight", "BF16", (head,))
         yield Tensor(f"{prefix}.self_attn.k_norm.weight", "BF16", (head,))
@@ -172,7 +182,11 @@ def header(tensors: list[Tensor]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
-        entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (offset, offset + tensor.size)}
+        entries[tensor.name] = {
+            "dtype": tensor.dtype,
+            "shape": tensor.shape,
+            "data_offsets": (offset, offset + tensor.size),
+        }
         offset += tensor.size
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

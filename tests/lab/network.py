@@ -141,7 +141,9 @@ def remove_host_link(machine_name: str, bridge: str) -> None:
     for name, link in links().items():
         # A name that was too long lives on as an alternative name.
         if link.get("master") == bridge and wanted in (name, *link.get("altnames", ())):
-            result = subprocess.run(["ip", "link", "delete", name], capture_output=True, text=True, check=False, timeout=30)
+            result = subprocess.run(
+                ["ip", "link", "delete", name], capture_output=True, text=True, check=False, timeout=30
+            )
             if result.returncode != 0 and name in links():
                 raise LabError(f"can't remove the network link {name}: {result.stderr.strip()}")
 

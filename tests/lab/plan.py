@@ -36,7 +36,9 @@ class HostSpec:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise LabError(f"host name {self.name!r}: use lower-case letters, digits and hyphens, at most 31, a letter first")
+            raise LabError(
+                f"host name {self.name!r}: use lower-case letters, digits and hyphens, at most 31, a letter first"
+            )
         if self.base not in BASES:
             raise LabError(f"{self.name}: base {self.base!r} is not one of {', '.join(BASES)}")
         if self.cgroup not in CGROUP_FORMS:
@@ -109,6 +111,8 @@ def merge(running: Mapping[str, HostSpec], wanted: Iterable[HostSpec], *, strict
                 if getattr(present, field.name) != getattr(spec, field.name)
             )
             if strict:
-                raise LabError(f"{spec.name} is up already with {differs}: take the lab down first, or use another name")
+                raise LabError(
+                    f"{spec.name} is up already with {differs}: take the lab down first, or use another name"
+                )
             notes.append(f"{spec.name} stays as it is: {differs}")
     return Merge(tuple(running), tuple(add), tuple(notes))

@@ -42,6 +42,8 @@ class Record:
     network: str | None = None
     bridge: str | None = None
     models: str | None = None
+    # The kernel's limit on inotify instances as it was before the lab raised it, and as the lab set it.
+    inotify: list[int] | None = None
     # Control groups by name: the directories in each hierarchy.
     groups: dict[str, list[str]] = field(default_factory=dict)
     hosts: dict[str, HostRecord] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class Record:
             "network": self.network,
             "bridge": self.bridge,
             "models": self.models,
+            "inotify": self.inotify,
             "groups": self.groups,
             "hosts": {name: asdict(host) for name, host in self.hosts.items()},
         }
@@ -82,13 +85,16 @@ def load(state: Path) -> Record | None:
     except ValueError as error:
         raise LabError(f"{path} is damaged ({error}): remove it once no lab host runs any more") from None
     if data.get("version") != _VERSION or data.get("id") != lab_id(state):
-        raise LabError(f"{path} was written by another version of the lab, or for another directory: take it down with that")
+        raise LabError(
+            f"{path} was written by another version of the lab, or for another directory: take it down with that"
+        )
     return Record(
         state=state,
         boot=data["boot"],
         network=data["network"],
         bridge=data["bridge"],
-        models=data["models"],
+        models=data.get("models"),
+        inotify=data.get("inotify"),
         groups=data["groups"],
         hosts={
             name: HostRecord(HostSpec.from_dict(host["spec"]), host["number"], host["ready"])

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from lab import cgroup, freezer, groups, network
+from lab import cgroup, freezer, groups, limits, network
 from lab.errors import LabError
 from lab.record import FILE, Record
 
@@ -55,10 +55,22 @@ def remove_all(record: Record) -> None:
     _unmount_below(record.state)
     if record.bridge is not None:
         network.remove_bridge(record.bridge)
+    _restore_limit(record)
     for name in _OWN_FILES[:0:-1]:
         _delete(record.state / name)
     # The record goes last: until here, another run could have finished the work.
     _delete(record.state / FILE)
+
+
+def _restore_limit(record: Record) -> None:
+    if record.inotify is None:
+        return
+    former, raised = record.inotify
+    # Somebody else has set it since, or other labs need it: then it isn't ours to lower.
+    if limits.current() == raised and limits.may_restore(limits.instances_in_use(), former):
+        limits.set_limit(former)
+    record.inotify = None
+    record.save()
 
 
 def _delete(path: Path) -> None:
