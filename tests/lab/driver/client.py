@@ -264,9 +264,7 @@ def main(arguments: list[str] | None = None) -> int:
     held = []
     try:
         for gpu in options.gpu:
-            held.append(
-                Allocation(gpu, options.mib, options.kind, listed=not options.unlisted, as_pid=options.as_pid)
-            )
+            held.append(Allocation(gpu, options.mib, options.kind, listed=not options.unlisted, as_pid=options.as_pid))
     except DriverError as error:
         print(error, file=sys.stderr)
         return 1

@@ -125,9 +125,7 @@ class Gpus:
     def clear(self) -> None:
         """Back to the default scenario, with nothing leaked or on its way back, and all counters at zero."""
         self.apply(Scenario(seed=self.current.seed))
-        self._control("rearm", None)
-        self._control("power_cycle", None)
-        self.reset_calls()
+        self._control("forget", None)
 
     # --- what the driver counted
 

@@ -26,17 +26,19 @@ class Faults:
         self._met: dict[Failure, int] = {}
 
     def match(self, scenario: Scenario, call: str, index: int | None, caller: Caller) -> Failure | None:
-        """The failure that applies to this call now, or None. Every call that fits a failure counts for it."""
-        found = None
+        """The failure that applies to this call now, or None.
+
+        A call counts for each failure that it fits, up to the one that applies: equal failures queue up.
+        """
         for failure in scenario.failures:
             if not _fits(failure, call, index, caller):
                 continue
             met = self._met.get(failure, 0)
             self._met[failure] = met + 1
             within = met >= failure.skip and (failure.times is None or met < failure.skip + failure.times)
-            if within and found is None:
-                found = failure
-        return found
+            if within:
+                return failure
+        return None
 
     def forget(self, scenario: Scenario) -> None:
         """Drop the counts of failures that the scenario no longer has."""

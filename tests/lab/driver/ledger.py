@@ -83,16 +83,10 @@ class Ledger:
                 self.history.append(Freed(mib, release.pids, release.begun_at, when))
         self.releases = [release for release in self.releases if release.stages]
 
-    def next_event(self) -> float | None:
-        """When the next memory comes back, or None."""
-        return min((release.stages[0][0] for release in self.releases if release.stages), default=None)
-
     def in_use_mib(self, mig: int | None = None, whole: bool = True) -> int:
         """What allocations and unfinished releases hold; of one MIG device when whole is False."""
         held = sum(each.mib for each in self.allocations.values() if whole or each.mig == mig)
-        held += sum(
-            mib for release in self.releases if whole or release.mig == mig for _when, mib in release.stages
-        )
+        held += sum(mib for release in self.releases if whole or release.mig == mig for _when, mib in release.stages)
         return held + (self.leaked_mib if whole else 0)
 
     def release(self, number: int, now: float, schedule: ReleaseSchedule, leak_mib: int) -> None:
@@ -102,9 +96,7 @@ class Ledger:
         self.leaked_mib += lost
         returning = gone.mib - lost
         if returning:
-            self.releases.append(
-                Release(gone.pids, returning, gone.mig, now, schedule.split(returning, now))
-            )
+            self.releases.append(Release(gone.pids, returning, gone.mig, now, schedule.split(returning, now)))
         self.settle(now)
 
     def reschedule(self, now: float, schedule: ReleaseSchedule) -> None:

@@ -226,10 +226,10 @@ class Machine:
         for ledger in self._ledgers.values():
             ledger.reset()
 
-    def next_event(self) -> float | None:
-        """When memory comes back next, on any GPU."""
-        events = [event for ledger in self._ledgers.values() if (event := ledger.next_event()) is not None]
-        return min(events, default=None)
+    def forget_history(self) -> None:
+        """Drop what was noted of memory that came back."""
+        for ledger in self._ledgers.values():
+            ledger.history.clear()
 
     def _allocation(self, number: int) -> Allocation:
         if number not in self._where:

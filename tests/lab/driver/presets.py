@@ -134,9 +134,7 @@ def _mig(seed: str) -> Scenario:
         _A100,
         mig=Mig(devices=_mig_devices(("3g.20gb", 19968, 2, 3), ("1g.5gb", 4864, 7, 1), ("2g.10gb", 9856, 3, 2))),
     )
-    h100 = dataclasses.replace(
-        _H100, mig=Mig(devices=_mig_devices(("1g.10gb", 9984, 9, 1), ("3g.40gb", 40448, 1, 3)))
-    )
+    h100 = dataclasses.replace(_H100, mig=Mig(devices=_mig_devices(("1g.10gb", 9984, 9, 1), ("3g.40gb", 40448, 1, 3))))
     return Scenario(seed=seed, gpus=(a100, h100, dataclasses.replace(_H100, mig=Mig(enabled=False))))
 
 
@@ -208,9 +206,7 @@ _PRESETS: dict[str, Callable[[str], Scenario]] = {
     "mps": _mps,
     "graphics": _graphics,
     "bad_name": lambda seed: _one_changed(seed, 0, name="NVIDIA \udcff\udcfe RTX"),
-    "old_driver": lambda seed: Scenario(
-        seed=seed, driver_version="470.256.02", cuda_version="11.4", gpus=(_A100,) * 8
-    ),
+    "old_driver": lambda seed: Scenario(seed=seed, driver_version="470.256.02", cuda_version="11.4", gpus=(_A100,) * 8),
     "new_banner": lambda seed: Scenario(seed=seed, driver_version="610.47", smi=Smi(banner="umd")),
 }
 

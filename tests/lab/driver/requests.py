@@ -25,9 +25,7 @@ class Requests:
     others tells whether anybody but this session has NVML open, as a monitoring program has.
     """
 
-    def __init__(
-        self, machine: Machine, reload: Callable[[], str | None], others: Callable[[Session], bool]
-    ) -> None:
+    def __init__(self, machine: Machine, reload: Callable[[], str | None], others: Callable[[Session], bool]) -> None:
         self._others = others
         self.machine = machine
         self.nvml = Nvml(machine)
@@ -136,6 +134,12 @@ class Requests:
             return {"releases": self._releases(now)}
         if verb == "power_cycle":
             self.machine.power_cycle()
+            return {}
+        if verb == "forget":
+            self.machine.rearm()
+            self.machine.power_cycle()
+            self.machine.forget_history()
+            self._calls.clear()
             return {}
         if verb == "gpu_reset":
             self.machine.reset(int(str(argument)))

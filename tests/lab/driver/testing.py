@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,15 +60,17 @@ class LocalDriver:
     def hold(self, gpu: int | str, mib: int, *options: str) -> subprocess.Popen[str]:
         """Start a process that holds memory; returns when it does. It ends with the driver at the latest."""
         command = [sys.executable, str(CLIENT), "--gpu", str(gpu), "--mib", str(mib), *options]
-        process = subprocess.Popen(command, env=self.environ(), stdout=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=self.environ(), stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         self._started.append(process)
         assert process.stdout is not None
         if not process.stdout.readline().startswith("holding"):
             raise RuntimeError(f"{' '.join(command)} ended with {process.wait()}")
         return process
 
-    def stop(self) -> None:
-        """End the driver (the module is unloaded) and the processes that hold() started."""
+    def release(self) -> None:
+        """End the processes that hold() started, with their children."""
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # the forked children too
@@ -75,6 +78,21 @@ class LocalDriver:
             if process.stdout is not None:
                 process.stdout.close()
         self._started.clear()
+
+    def clean(self) -> None:
+        """As good as new: no process holds anything, the default scenario, nothing counted."""
+        self.gpus.clear()
+        self.release()
+        deadline = time.monotonic() + 10
+        while any(gpu["allocations"] for gpu in self.gpus.state()):
+            if time.monotonic() > deadline:
+                raise TimeoutError("somebody still holds memory of the simulated GPUs")
+            time.sleep(0.005)
+        self.gpus.clear()
+
+    def stop(self) -> None:
+        """End the driver (the module is unloaded) and the processes that hold() started."""
+        self.release()
         if self._daemon.poll() is None:
             self._daemon.terminate()
         self._daemon.wait(timeout=10)

@@ -64,7 +64,9 @@ def _version(scenario: Scenario) -> str:
     )
 
 
-_PARAMS = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n"
+_PARAMS = (
+    "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n"
+)
 
 
 def _information(gpu: Gpu, scenario: Scenario) -> bytes:

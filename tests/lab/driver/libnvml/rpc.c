@@ -270,7 +270,7 @@ static void obey(const struct answer *order)
         sigemptyset(&blocked);
         sigaddset(&blocked, SIGTERM);
         sigaddset(&blocked, SIGINT);
-        pthread_sigmask(SIG_BLOCK, &blocked, NULL);
+        sigprocmask(SIG_BLOCK, &blocked, NULL);
     } else if (strcmp(what, "!uninterruptible") == 0) {
         wait_uninterruptibly();
     } else if (strcmp(what, "!crash") == 0) {

@@ -70,7 +70,7 @@ def _run(arguments: List[str]) -> None:
     formats = csv_format(given.get("format")) if {"query_gpu", "query_apps"} & set(given) else {}
     driver = _connect()
     if "file" in given:
-        sys.stdout = open(str(given["file"]), "w", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115
+        sys.stdout = open(str(given["file"]), "w", encoding="utf-8", errors="surrogateescape")
     pause = _pause(given)
     while True:
         _once(driver, given, formats)

@@ -93,5 +93,5 @@ def csv_format(text: Optional[str]) -> Dict[str, bool]:
         raise Ended(2, "ERROR: You have to specify format of the data while using query switch. " + _HELP)
     for word in words:
         if word not in ("csv", "noheader", "nounits"):
-            raise Ended(2, "\"%s\" is not a recognized format option. %s" % (word, _HELP))
+            raise Ended(2, '"%s" is not a recognized format option. %s' % (word, _HELP))
     return {"header": "noheader" not in words, "units": "nounits" not in words}

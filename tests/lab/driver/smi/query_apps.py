@@ -13,6 +13,7 @@ from .driver import MIB, Gpu, NvmlError, Process
 from .query_gpu import timestamp
 from .table import Field, by_name
 
+
 def _used(_gpu: Gpu, process: Process) -> str:
     if process.used is None:
         raise NvmlError(codes.NOT_SUPPORTED)

@@ -172,7 +172,9 @@ def _ecc(gpu: Gpu) -> List[Node]:
         return lambda: enabled(gpu.get("nvmlDeviceGetEccMode")[position])
 
     return [
-        Node("ecc_mode", "ECC Mode", [_leaf("current_ecc", "Current", part(0)), _leaf("pending_ecc", "Pending", part(1))])
+        Node(
+            "ecc_mode", "ECC Mode", [_leaf("current_ecc", "Current", part(0)), _leaf("pending_ecc", "Pending", part(1))]
+        )
     ]
 
 

@@ -63,7 +63,7 @@ def product_name(gpu: Gpu) -> str:
 
 
 def cuda_version(word: str) -> str:
-    """"13.0" from NVML's 13000."""
+    """ "13.0" from NVML's 13000."""
     return "%d.%d" % (int(word) // 1000, int(word) % 1000 // 10)
 
 
