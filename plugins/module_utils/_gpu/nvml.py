@@ -59,16 +59,17 @@ class NvmlCollector:
         self._index: Optional[int] = None
         self._skips = Skips()
 
-    def read(self, only: Optional[FrozenSet[int]], processes: bool, details: bool, skips: Skips) -> raw.RawReading:
-        """One reading. ``only`` limits it to these indices, ``processes`` adds the lists; without ``details`` only
-        identities are read: who is there, and which MIG devices."""
+    def read(self, only: Optional[FrozenSet[int]], processes: bool, depth: int, skips: Skips) -> raw.RawReading:
+        """One reading. ``only`` limits it to these indices, ``processes`` adds the lists; ``depth`` is raw.IDENTITY (which GPUs
+        and MIG devices there are), raw.MEMORY or raw.FULL."""
         self._skips = skips
         self._index = None
         reading = raw.RawReading(backend="nvml")
         try:
             nvml = self._connect()
-            self._versions = self._versions or (self._try(nvml.driver_version), self._try(nvml.cuda_version))
-            reading.driver_version, reading.cuda_version = self._versions
+            if self._versions is None and depth == raw.FULL:
+                self._versions = self._try(nvml.driver_version), self._try(nvml.cuda_version)
+            reading.driver_version, reading.cuda_version = self._versions or (None, None)
             reading.count = nvml.count()
         except NvmlError as exc:
             self._nvml = None
@@ -79,7 +80,7 @@ class NvmlCollector:
         for index in range(reading.count):
             if only is None or index in only:
                 self._index = index
-                reading.gpus.append(self._gpu(nvml, index, processes, details))
+                reading.gpus.append(self._gpu(nvml, index, processes, depth))
         return reading
 
     def _connect(self) -> Nvml:
@@ -96,7 +97,7 @@ class NvmlCollector:
             raise NvmlError(code, function)
         self._beat(function, self._index)
 
-    def _gpu(self, nvml: Nvml, index: int, processes: bool, details: bool) -> raw.RawGpu:
+    def _gpu(self, nvml: Nvml, index: int, processes: bool, depth: int) -> raw.RawGpu:
         gpu = raw.RawGpu(index)
         try:
             handle = self._handle(nvml, index)
@@ -104,9 +105,10 @@ class NvmlCollector:
             gpu.mig_enabled = bool(self._optional(lambda: nvml.mig_enabled(handle)))
             if gpu.mig_enabled:
                 gpu.mig_devices = self._mig_devices(nvml, handle)
-            if details:
+            if depth >= raw.MEMORY:
                 self._memory(nvml, handle, gpu)
                 gpu.recovery_action = self._optional(lambda: nvml.recovery_action(handle))
+            if depth == raw.FULL:
                 gpu.utilization_percent = self._optional(lambda: nvml.utilization(handle))
                 gpu.compute_mode = self._optional(lambda: nvml.compute_mode(handle))
             if processes:

@@ -31,6 +31,9 @@ HUNG = -1
 CRASHED = -2
 BAD_ANSWER = -3
 
+# How much of each GPU is read: who it is; its memory and state too; everything.
+IDENTITY, MEMORY, FULL = 0, 1, 2
+
 CODE_TEXTS: Dict[int, str] = {
     1: "NVML is not initialised",
     INVALID_ARGUMENT: "invalid argument",

@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import replace
 from types import TracebackType
-from typing import Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple, Type
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple, Type
 
 from .._core.clock import Clock
 from .._core.errors import GpuFleetError
@@ -24,9 +24,11 @@ from . import host, raw
 from .assemble import World, assemble
 from .nvml import NvmlCollector, Skips
 from .select import resolve
-from .smi import SmiCollector
 from .types import Gpu, Snapshot, memory_sums
 from .worker import Beat, Handler, Worker, WorkerGone
+
+if TYPE_CHECKING:
+    from .smi import SmiCollector
 
 BACKENDS = ("auto", "nvml", "nvidia_smi")
 
@@ -74,17 +76,19 @@ def open_reader(
     dev_root: str = "/dev",
     run_root: str = "/run",
     protect: Sequence[str] = (),
+    quick: bool = False,
 ) -> GpuReader:
     """A reader of this host. ``timeout`` is the limit of every single driver call, in seconds.
 
     ``auto`` takes NVML where the ``pynvml`` package is installed, else nvidia-smi; ``nvml`` needs the driver's library only.
     ``unit_state`` answers a unit's ActiveState; by default systemctl is asked, and only when a vLLM process was seen.
-    ``protect`` are additional patterns of what must never be signalled.
+    ``protect`` are additional patterns of what must never be signalled. ``quick`` leaves out of readings without processes what
+    says nothing about memory (CUDA version, utilisation, compute mode).
     """
     if backend not in BACKENDS:
         raise GpuFleetError("Unknown backend '%s': use one of %s." % (backend, ", ".join(BACKENDS)))
     places = _Places(proc_root, sys_root, dev_root, run_root)
-    return _HostReader(backend, timeout, runner or Runner(), clock or Clock(), unit_state, places, protect)
+    return _HostReader(backend, timeout, runner or Runner(), clock or Clock(), unit_state, places, protect, quick)
 
 
 class _Places:
@@ -104,6 +108,7 @@ class _HostReader(GpuReader):
         unit_state: Optional[Callable[[str], str]],
         places: _Places,
         protect: Sequence[str],
+        quick: bool,
     ) -> None:
         self._timeout = timeout
         self._runner = runner
@@ -111,8 +116,11 @@ class _HostReader(GpuReader):
         self._ask_unit = unit_state or self._systemctl
         self._places = places
         self._protect = protect
+        self._quick = quick
+        self._pci: Optional[List[str]] = None
+        self._pci_known = False
         self._worker: Optional[Worker] = None
-        self._smi = SmiCollector(runner, timeout, places.proc)
+        self._smi: Optional[SmiCollector] = None
         self._notes: Tuple[str, ...] = ()
         self._identities: List[Gpu] = []
         self._use_nvml = backend != "nvidia_smi"
@@ -123,9 +131,8 @@ class _HostReader(GpuReader):
 
     def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
         only = self._indices(gpus)
-        reading = self._read(only, processes, details=True)
-        world = World(protect=self._protect)
-        world.pci = host.pci_gpus(self._places.sys)
+        reading = self._read(only, processes, raw.MEMORY if self._quick and not processes else raw.FULL)
+        world = World(protect=self._protect, pci=self._pci_gpus())
         world.memory = host.meminfo(self._places.proc)
         _fill_addresses(reading, world.pci, self._places.proc)
         if processes and reading.failure is None:
@@ -159,25 +166,31 @@ class _HostReader(GpuReader):
     def _known_gpus(self) -> List[Gpu]:
         """Who is there; read once, as it does not change. Empty when nothing can be read."""
         if not self._identities:
-            reading = self._read(None, processes=False, details=False)
-            _fill_addresses(reading, host.pci_gpus(self._places.sys), self._places.proc)
+            reading = self._read(None, False, raw.IDENTITY)
+            _fill_addresses(reading, self._pci_gpus(), self._places.proc)
             self._identities = list(assemble(reading, World()).gpus)
         return self._identities
 
-    def _read(self, only: Optional[FrozenSet[int]], processes: bool, details: bool) -> raw.RawReading:
+    def _pci_gpus(self) -> Optional[List[str]]:
+        """The GPUs on the bus: looked for once, since a big machine has hundreds of devices there."""
+        if not self._pci_known:
+            self._pci, self._pci_known = host.pci_gpus(self._places.sys), True
+        return self._pci
+
+    def _read(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
         if self._use_nvml:
-            reading = self._read_nvml(only, processes, details)
+            reading = self._read_nvml(only, processes, depth)
             failure = reading.failure
             if failure is None or not self._may_fall_back or failure.reason not in ("error", "library_missing"):
                 return self._explain(reading)
-            other = self._smi.read(only, processes, details)
+            other = self._read_smi(only, processes, depth)
             if other.failure is not None:
                 return self._explain(reading)
             self._use_nvml = False
             self._notes = ("read through nvidia-smi: %s" % failure.detail,)
             reading = other
         else:
-            reading = self._smi.read(only, processes, details)
+            reading = self._read_smi(only, processes, depth)
         reading.notes = self._notes + reading.notes
         return self._explain(reading)
 
@@ -196,14 +209,21 @@ class _HostReader(GpuReader):
             reading.driver_version = loaded
         return reading
 
-    def _read_nvml(self, only: Optional[FrozenSet[int]], processes: bool, details: bool) -> raw.RawReading:
+    def _read_smi(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
+        if self._smi is None:
+            from .smi import SmiCollector  # not at the top: where NVML works, its parsers need not be loaded
+
+            self._smi = SmiCollector(self._runner, self._timeout, self._places.proc)
+        return self._smi.read(only, processes, depth)
+
+    def _read_nvml(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
         skips: List[_Skip] = []
         notes: List[str] = []
         while True:
             # once something hung, the rest is asked with less patience: one slow GPU must not cost the time-out eight times
             patience = self._timeout if not skips else min(self._timeout, _IMPATIENT_S)
             try:
-                reading: raw.RawReading = self._ask(("nvml", only, processes, details, skips), patience)
+                reading: raw.RawReading = self._ask(("nvml", only, processes, depth, skips), patience)
             except WorkerGone as gone:
                 self._worker = None
                 notes.append(gone.detail)
@@ -286,8 +306,8 @@ def _handler(beat: Beat, proc: str, dev: str) -> Handler:
 
     def handle(request: Tuple[object, ...]) -> object:
         if request[0] == "nvml":
-            _kind, only, processes, details, skips = request
-            return collector.read(only, processes, details, Skips(skips))  # type: ignore[arg-type]
+            _kind, only, processes, depth, skips = request
+            return collector.read(only, processes, depth, Skips(skips))  # type: ignore[arg-type]
         _kind, pids, untitled = request
         return inspect(pids, proc, dev, untitled, beat)  # type: ignore[arg-type]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from .._core.runner import Completed, Runner
@@ -30,8 +31,9 @@ from .smi_text import (
 _PLACES = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/run/current-system/sw/bin/nvidia-smi")
 # After a call hung, how long single GPUs may take that are asked one by one.
 _IMPATIENT_S = 5.0
-# GPUs are asked one by one up to this index when nothing else says how many there are.
+# GPUs are asked one by one up to this index when nothing else says how many there are; so many at once.
 _MOST_GPUS = 64
+_AT_ONCE = 8
 
 
 class SmiCollector:
@@ -45,7 +47,7 @@ class SmiCollector:
         self._cuda_version: Optional[str] = None
         self._minors: Dict[str, int] = {}
 
-    def read(self, only: Optional[FrozenSet[int]], processes: bool, details: bool) -> raw.RawReading:
+    def read(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
         """One reading; arguments as for the NVML backend."""
         reading = raw.RawReading(backend="nvidia_smi")
         binary = find_smi()
@@ -61,7 +63,7 @@ class SmiCollector:
         reading.driver_version = next((version for _row, version in rows if version), None)
         if reading.count is None:
             reading.count = len(rows) if only is None else self._count(binary, len(rows))
-        self._details(binary, reading, only, processes)
+        self._details(binary, reading, only, processes, depth)
         reading.cuda_version = self._cuda_version
         return reading
 
@@ -86,37 +88,38 @@ class SmiCollector:
     def _one_by_one(self, binary: str, only: Optional[FrozenSet[int]], whole: Completed) -> "_Salvage":
         """After the whole query failed: ask each GPU alone, so that a bad one does not hide the others."""
         code = raw.HUNG if whole.timed_out else _text_code(whole)
-        if code == raw.NOT_FOUND and not whole.timed_out and only is None:
+        if code == raw.NOT_FOUND and only is None:
             return [], 0, None  # the driver works and shows no GPU
         if code in INIT_REASONS:
             return [], None, raw.Failure(INIT_REASONS[code], _said(whole))
         addresses = host.driver_gpus(self._proc_root)
-        count = len(addresses) if addresses else None
-        rows: List[Tuple[raw.RawGpu, Optional[str]]] = []
-        hung = 1 if whole.timed_out else 0
+        indices = sorted(only) if only is not None else range(len(addresses) if addresses else _MOST_GPUS)
+        rows: List[_RowAndVersion] = []
         answered = False
-        for index in sorted(only) if only is not None else range(count or _MOST_GPUS):
-            if hung > 2:
-                rows.append((raw.RawGpu(index, code=raw.HUNG), None))
-                continue
-            found, trouble = self._rows(binary, frozenset([index]), min(self._timeout, _IMPATIENT_S))
-            if found:
-                answered = True
-                rows.extend(found)
-                continue
-            bad = raw.HUNG if trouble is not None and trouble.timed_out else _text_code(trouble)
-            if bad == raw.NOT_FOUND or (trouble is not None and trouble.rc == 2):
-                count = count if count is not None else index if only is None else None
-                if only is None:
-                    break
-                continue
-            hung += 1 if bad == raw.HUNG else 0
-            rows.append((raw.RawGpu(index, code=bad), None))
-            if count is None and only is None and hung > 2:
-                break
+        for start in range(0, len(indices), _AT_ONCE):
+            # together, because each may take its whole time
+            part = indices[start: start + _AT_ONCE]
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                results = list(pool.map(lambda index: self._single(binary, index), part))
+            rows += [row for row in results if row is not None]
+            answered = answered or any(row is not None and row[0].code == raw.SUCCESS for row in results)
+            if None in results or not answered:
+                break  # the end of the GPUs, or a driver that answers for none
         if not answered:
             return [], None, raw.Failure("driver_hung" if code == raw.HUNG else "error", _said(whole))
-        return rows, count, None
+        return rows, len(rows) if only is None else None, None
+
+    def _single(self, binary: str, index: int) -> Optional["_RowAndVersion"]:
+        """One GPU's row, or a row that says what is wrong with it; None when there is no such GPU."""
+        found, trouble = self._rows(binary, frozenset([index]), min(self._timeout, _IMPATIENT_S))
+        if found:
+            return found[0]
+        if trouble is not None and trouble.timed_out:
+            return raw.RawGpu(index, code=raw.HUNG), None
+        code = _text_code(trouble)
+        if code in (raw.NOT_FOUND, raw.INVALID_ARGUMENT):
+            return None
+        return raw.RawGpu(index, code=code), None
 
     def _count(self, binary: str, at_least: int) -> int:
         done = self._runner.run([binary, "-L"], timeout=self._timeout)
@@ -124,26 +127,30 @@ class SmiCollector:
 
     # --- the rest, by XML
 
-    def _details(self, binary: str, reading: raw.RawReading, only: Optional[FrozenSet[int]], processes: bool) -> None:
+    def _details(
+        self, binary: str, reading: raw.RawReading, only: Optional[FrozenSet[int]], processes: bool, depth: int
+    ) -> None:
         readable = [gpu for gpu in reading.gpus if gpu.code == raw.SUCCESS]
         divided = any(gpu.mig_enabled for gpu in readable)
-        if not readable or not (processes or divided or self._cuda_version is None):
+        wanted = processes or divided or (self._cuda_version is None and depth == raw.FULL)
+        if not readable or not wanted:
             return
-        salvage = len(readable) < len(reading.gpus)
-        selections: List[Optional[FrozenSet[int]]] = [frozenset([gpu.index]) for gpu in readable] if salvage else [only]
-        details = Details()
-        for selection in selections:
-            done = self._runner.run([binary, "-q", "-x"] + _only(selection), timeout=self._timeout)
-            part = parse_xml(done.stdout)
-            if part is not None:
-                details.gpus.update(part.gpus)
-                details.cuda_version = details.cuda_version or part.cuda_version
+        details = self._xml(binary, only)
+        for gpu in readable:
+            if gpu.pci_bus_id not in details.gpus and len(readable) < len(reading.gpus):
+                alone = self._xml(binary, frozenset([gpu.index]))  # another one is so bad that it spoils the whole
+                details.gpus.update(alone.gpus)
+                details.cuda_version = details.cuda_version or alone.cuda_version
         self._cuda_version = self._cuda_version or details.cuda_version
-        uuids = parse_list(self._runner.run([binary, "-L"], timeout=self._timeout).stdout) if divided else {}
+        named = parse_list(self._runner.run([binary, "-L"], timeout=self._timeout).stdout) if divided else {}
         missing = [gpu for gpu in readable if gpu.pci_bus_id not in details.gpus]
         apps = self._apps(binary) if missing and processes else None
         for gpu in readable:
-            self._add(gpu, details.gpus.get(gpu.pci_bus_id or ""), uuids.get(gpu.uuid or "", []), processes, apps)
+            self._add(gpu, details.gpus.get(gpu.pci_bus_id or ""), named.get(gpu.uuid or "", []), processes, apps)
+
+    def _xml(self, binary: str, only: Optional[FrozenSet[int]]) -> Details:
+        done = self._runner.run([binary, "-q", "-x"] + _only(only), timeout=self._timeout)
+        return parse_xml(done.stdout) or Details()
 
     def _add(
         self,
@@ -173,8 +180,9 @@ class SmiCollector:
         return parse_apps(done.stdout) if done.ok else None
 
 
-_Rows = Tuple[List[Tuple[raw.RawGpu, Optional[str]]], Optional[Completed]]
-_Salvage = Tuple[List[Tuple[raw.RawGpu, Optional[str]]], Optional[int], Optional[raw.Failure]]
+_RowAndVersion = Tuple[raw.RawGpu, Optional[str]]
+_Rows = Tuple[List[_RowAndVersion], Optional[Completed]]
+_Salvage = Tuple[List[_RowAndVersion], Optional[int], Optional[raw.Failure]]
 
 
 def find_smi() -> Optional[str]:

@@ -90,8 +90,9 @@ def _row(cells: Dict[str, str]) -> Row:
     gpu.compute_mode = _known(cells.get("compute_mode", ""))
     gpu.mig_enabled = cells.get("mig.mode.current") == "Enabled"
     gpu.recovery_action = _known(cells.get("gpu_recovery_action", ""))
+    # no card keeps nothing for itself: 0 stands for a driver that does not tell its reserve apart from what is used
     total, used, free = (_number(cells["memory." + part]) for part in ("total", "used", "free"))
-    reserved = _number(cells.get("memory.reserved", ""))
+    reserved = _number(cells.get("memory.reserved", "")) or None
     if total is None or used is None or free is None:
         gpu.memory_code = _cell_code(next(cells["memory." + part] for part in ("total", "used", "free")
                                           if _number(cells["memory." + part]) is None))

@@ -1,0 +1,273 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The guard before a vLLM service: it lets the server start when the memory that it will ask for is free.
+
+Runs as ``ExecStartPre`` of the unit, as the unit's user, inside the unit's sandbox. It looks at the unit's own GPUs only, waits
+for memory that comes back late, says in the journal what it waits for and who holds it, and ends with an exit status of
+its own (exit_codes.py) when it has waited long enough or can never pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import traceback
+from typing import Callable, List, Optional, Sequence, TypeVar
+
+from .._core.clock import Clock, Deadline
+from .._core.errors import GpuFleetError
+from .._gpu.reader import GpuReader, open_reader
+from .._gpu.types import Snapshot
+from . import exit_codes
+from .leftovers import leftovers
+from .port import port_taken
+from .wait import Need, Waiting, holders
+
+T = TypeVar("T")
+
+# How often the driver is asked, and how often the journal hears of it.
+_POLL_S = 0.05
+_REPORT_S = 5.0
+# The remains of an earlier run and its port go within moments or not at all: they were killed before the guard began.
+_REMAINS_S = 10.0
+_ADVICE = "gpufleet.vllm.gpu_reclaim frees it, or says what can't be freed"
+
+
+class Options:
+    """The command line, checked."""
+
+    def __init__(self, parsed: argparse.Namespace) -> None:
+        self.unit: str = parsed.unit
+        self.gpus: List[str] = [word for word in parsed.gpus.split(",") if word]
+        self.need = Need(parsed.utilization, parsed.margin_mib)
+        self.timeout: float = parsed.timeout
+        self.settle: float = parsed.settle
+        self.call_timeout: float = parsed.call_timeout
+        self.port: Optional[int] = parsed.port
+        self.host: str = parsed.host
+        self.backend: str = parsed.backend
+
+
+class Ports:
+    """What the guard touches; tests put their own in its place."""
+
+    def __init__(
+        self,
+        clock: Optional[Clock] = None,
+        open_backend: Optional[Callable[[str, float], GpuReader]] = None,
+        say: Optional[Callable[[str], None]] = None,
+        taken: Callable[[str, int], Optional[str]] = port_taken,
+        remains: Callable[[str], Sequence[object]] = leftovers,
+    ) -> None:
+        self.clock = clock or Clock()
+        self.open_backend = open_backend or _open_backend
+        self.say = say or _say
+        self.taken = taken
+        self.remains = remains
+
+
+def main(argv: Sequence[str], ports: Optional[Ports] = None) -> int:
+    """Run the guard; its exit status (see exit_codes.py)."""
+    ports = ports or Ports()
+    try:
+        options = Options(_parser().parse_args(list(argv)))
+    except SystemExit as exc:
+        return exit_codes.USAGE if exc.code else exit_codes.PASS
+    try:
+        return _Guard(options, ports).run()
+    except Exception:  # noqa: BLE001 - the unit must end with a status that says whose fault it was
+        traceback.print_exc()
+        ports.say("internal error, see the traceback above; the service is not started")
+        return exit_codes.INTERNAL
+
+
+class _Guard:
+    def __init__(self, options: Options, ports: Ports) -> None:
+        self._options = options
+        self._ports = ports
+        self._deadline = Deadline(ports.clock, options.timeout)
+        self._reported: Optional[float] = None
+
+    def run(self) -> int:
+        """The checks, cheapest first; the memory last, because it is what changes."""
+        code = self._remains() or self._port()
+        if code:
+            return code
+        with _Driver(self._options, self._ports) as driver:
+            return self._memory(driver)
+
+    def _remains(self) -> int:
+        unit = self._options.unit
+        left = self._wait_out(lambda: self._ports.remains(unit), "for processes of an earlier run of %s to end" % unit)
+        if not left:
+            return exit_codes.PASS
+        names = ["pid %s %s" % (getattr(info, "pid", "?"), getattr(info, "cmdline", "") or getattr(info, "comm", "?")) for info in left]
+        self._fail("processes of an earlier run are still in the unit's cgroup: %s; systemctl kill -s KILL %s ends them"
+                   % ("; ".join(names), unit))
+        return exit_codes.CGROUP
+
+    def _port(self) -> int:
+        port, host = self._options.port, self._options.host
+        if port is None:
+            return exit_codes.PASS
+        owner = self._wait_out(lambda: self._ports.taken(host, port), "for port %d to be released" % port)
+        if not owner:
+            return exit_codes.PASS
+        self._fail("port %d on %s is in use by %s; stop it or give the service another port" % (port, host, owner))
+        return exit_codes.PORT
+
+    def _wait_out(self, look: Callable[[], T], what: str) -> T:
+        """Look again until what is found is nothing, for a short while; what was found last."""
+        clock = self._ports.clock
+        limit = Deadline(clock, min(_REMAINS_S, self._options.timeout))
+        found = look()
+        if found:
+            self._ports.say("waiting %s" % what)
+        while found and not limit.expired:
+            clock.sleep(min(0.1, limit.remaining))
+            found = look()
+        return found
+
+    def _memory(self, driver: _Driver) -> int:
+        options, clock = self._options, self._ports.clock
+        waiting = Waiting(options.need, options.settle)
+        while True:
+            started = clock.monotonic()
+            try:
+                snapshot = driver.read(processes=False)
+            except GpuFleetError as exc:
+                self._fail(exc.msg)
+                return exit_codes.NEVER
+            now = clock.monotonic()
+            verdict = waiting.judge(snapshot, now)
+            if verdict.code == exit_codes.PASS:
+                if self._reported is not None:
+                    self._ports.say("the memory is free after %.1f s" % self._deadline.elapsed)
+                return exit_codes.PASS
+            if verdict.code is not None:
+                self._fail(verdict.text)
+                return verdict.code
+            if self._deadline.expired:
+                return self._timed_out(driver, snapshot, verdict.text, verdict.short)
+            if self._reported is None or now - self._reported >= _REPORT_S:
+                self._report(driver, verdict.text, verdict.short)
+                continue  # naming the holders took its time: look again at once
+            # nvidia-smi takes longer than the pause between two looks: then the pause is over when it answers
+            spent = clock.monotonic() - started
+            clock.sleep(min(_POLL_S - spent, self._deadline.remaining + 0.001))
+
+    def _report(self, driver: _Driver, text: str, short: Sequence[int]) -> None:
+        self._ports.say("%s waits: %s (%.0f of %g s)" % (self._options.unit, text, self._deadline.elapsed, self._options.timeout))
+        self._reported = self._ports.clock.monotonic()
+        for line in self._held(driver, short):
+            self._ports.say("  held by %s" % line)
+
+    def _timed_out(self, driver: _Driver, snapshot: Snapshot, text: str, short: Sequence[int]) -> int:
+        if not snapshot.available:
+            self._fail("%s, for %g s" % (text, self._options.timeout))
+            return exit_codes.DRIVER
+        unknown = [gpu for gpu in snapshot.gpus if gpu.index in short and gpu.free_mib is None]
+        if unknown:
+            self._fail("the driver does not say how much memory is free: %s" % text)
+            return exit_codes.DRIVER
+        for line in self._held(driver, short):
+            self._ports.say("  held by %s" % line)
+        self._fail("the memory did not come free within %g s: %s; %s" % (self._options.timeout, text, _ADVICE))
+        return exit_codes.MEMORY
+
+    def _held(self, driver: _Driver, short: Sequence[int]) -> List[str]:
+        if not short:
+            return []
+        return holders(driver.read(processes=True).gpus, short)
+
+    def _fail(self, text: str) -> None:
+        self._ports.say("%s is not started: %s" % (self._options.unit, text))
+
+
+class _Driver:
+    """The driver through the quickest road there is: the library itself where it can be loaded, else nvidia-smi."""
+
+    def __init__(self, options: Options, ports: Ports) -> None:
+        self._options = options
+        self._ports = ports
+        self._backends = ["nvml", "nvidia_smi"] if options.backend == "auto" else [options.backend]
+        self._reader: Optional[GpuReader] = None
+
+    def read(self, processes: bool) -> Snapshot:
+        """One reading of the unit's GPUs. Raises GpuFleetError when one of them does not exist."""
+        if self._reader is None:
+            self._reader = self._ports.open_backend(self._backends[0], self._options.call_timeout)
+        snapshot = self._reader.snapshot(self._options.gpus, processes=processes)
+        if not snapshot.available and len(self._backends) > 1 and snapshot.reason in ("library_missing", "error", "no_driver"):
+            with self._ports.open_backend(self._backends[1], self._options.call_timeout) as other:
+                second = other.snapshot(self._options.gpus, processes=processes)
+            if second.available:
+                self._backends = self._backends[1:]
+                self.close()
+                return second
+        return snapshot
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def __enter__(self) -> _Driver:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def _open_backend(backend: str, timeout: float) -> GpuReader:
+    # whether a holder is an orphan is not the guard's question, so that nobody asks systemd from inside the sandbox
+    return open_reader(backend, timeout, unit_state=lambda unit: "", quick=True)
+
+
+def _say(text: str) -> None:
+    print("gpu-guard: %s" % text, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpu-guard", description="Wait until the GPU memory that a vLLM service will ask for is free, and stays free."
+    )
+    parser.add_argument("--unit", required=True, help="the unit that is about to start")
+    parser.add_argument("--gpus", required=True, help="its GPUs: indices, UUIDs or PCI ids, separated by commas, or all")
+    parser.add_argument("--utilization", required=True, type=_share, help="gpu_memory_utilization of the service, over 0 to 1")
+    parser.add_argument("--margin-mib", type=_natural, default=0, help="MiB that must be free besides")
+    parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds to wait in all")
+    parser.add_argument("--settle", type=_seconds, default=1.0, help="seconds during which the memory must stay free")
+    parser.add_argument("--call-timeout", type=_seconds, default=30.0, help="seconds that one call of the driver may take")
+    parser.add_argument("--port", type=_port, help="the port that the service will bind")
+    parser.add_argument("--host", default="0.0.0.0", help="the address that the service will bind")
+    parser.add_argument("--backend", choices=["auto", "nvml", "nvidia_smi"], default="auto", help="how to read the driver")
+    return parser
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("must be over 0 and at most 1, not %s" % text)
+    return value
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must not be negative, but is %s" % text)
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e7:
+        raise argparse.ArgumentTypeError("must be a number of seconds, not %s" % text)
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 < value < 65536:
+        raise argparse.ArgumentTypeError("must be 1 to 65535, not %s" % text)
+    return value
