@@ -139,8 +139,8 @@ def remove_host_link(machine_name: str, bridge: str) -> None:
     """
     wanted = host_end_name(machine_name)
     for name, link in links().items():
-        # A name that was too long lives on as an alternative name.
-        if link.get("master") == bridge and wanted in (name, *link.get("altnames", ())):
+        # A name that was too long lives on as an alternative name. The bridge may have gone before the cable did.
+        if link.get("master") in (bridge, None) and wanted in (name, *link.get("altnames", ())):
             result = subprocess.run(
                 ["ip", "link", "delete", name], capture_output=True, text=True, check=False, timeout=30
             )

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from lab import cgroup, freezer, groups, limits, network
+from lab import cgroup, freezer, groups, limits, machine, network
 from lab.errors import LabError
 from lab.record import FILE, Record
 
@@ -22,6 +22,8 @@ def remove_host(record: Record, name: str) -> None:
     names = [f"{name}.{part}" for part in ("frozen", "machine", "driver", "ssh")]
     for group in names:
         _end_group(record, group)
+    if record.bridge is not None:
+        network.remove_host_link(machine.machine_name(name, record.lab_id), record.bridge)
     directory = record.state / "hosts" / name
     if directory.exists():
         _unmount_below(directory)
@@ -54,6 +56,9 @@ def remove_all(record: Record) -> None:
             cgroup.remove(parent)
     _unmount_below(record.state)
     if record.bridge is not None:
+        # A host's network namespace may outlive it for minutes (connections that nobody answers any more), and its cable with it.
+        for name in record.hosts:
+            network.remove_host_link(machine.machine_name(name, record.lab_id), record.bridge)
         network.remove_bridge(record.bridge)
     _restore_limit(record)
     for name in _OWN_FILES[:0:-1]:
