@@ -71,27 +71,28 @@ def _holders(snapshot: Snapshot, request: ReclaimRequest, ports: Ports) -> Tuple
         for process in gpu.processes:
             by_pid.setdefault(process.pid, []).append((gpu.index, process))
     own = frozenset(ancestors(os.getpid(), ports.proc_root))
-    found = (_holder(pid, entries, request, own, ports.proc_root) for pid, entries in sorted(by_pid.items()))
-    return tuple(holder for holder in found if holder is not None)
+    return tuple(_holder(pid, entries, request, own, ports.proc_root) for pid, entries in sorted(by_pid.items()))
 
 
 def _holder(
     pid: int, entries: Sequence[Tuple[int, GpuProcess]], request: ReclaimRequest, own: AbstractSet[int], root: str
-) -> Optional[Holder]:
+) -> Holder:
     process = entries[0][1]
     state = process.state
-    info = read_process(pid, root) if state in ("running", "zombie") else None
-    if info is not None and info.ppid == os.getpid():
-        return None  # our own reader of the driver
-    if info is None and state in ("running", "zombie"):
+    info = None if state == "gone" else read_process(pid, root)
+    if info is not None and info.zombie:
+        state = "zombie"
+    elif state == "not_visible":
+        info = None  # the number means another process here
+    elif info is None:
         state = "gone"  # it ended between the driver's answer and this look
-    elif info is not None and process.start_ticks is not None and info.start_ticks != process.start_ticks:
+    elif process.start_ticks is not None and info.start_ticks != process.start_ticks:
         info, state = None, "gone"  # its pid already means another process
     owner = owner_of(cgroup_text(pid, root)) if info is not None else CgroupOwner()
     return Holder(
         pid=pid,
         gpus=frozenset(index for index, _each in entries),
-        used_mib={index: each.used_mib for index, each in entries},
+        used_mib={index: each.used_mib for index, each in entries if each.type is not None},
         state=state,
         name=process.name or (info.comm if info is not None else "unknown"),
         user=process.user if info is None else info.user,

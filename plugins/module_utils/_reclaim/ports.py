@@ -13,10 +13,9 @@ from .._core.runner import Completed, Runner
 from .._gpu.reader import GpuReader, open_reader
 from .._systemd.manager import Systemd
 from .processes import HoldsGpu, holds_gpu
+from .request import ReclaimRequest
 
-
-def _open_reader() -> GpuReader:
-    return open_reader()
+_DRIVER_CALL_S = 60.0
 
 
 class UserManagerRunner(Runner):
@@ -56,7 +55,12 @@ class Ports:
     clock: Clock = field(default_factory=Clock)
     systemd: Systemd = field(default_factory=lambda: Systemd(Runner()))
     user_systemd: Callable[[int], Systemd] = _user_systemd
-    open_reader: Callable[[], GpuReader] = _open_reader
+    open_reader: Callable[[], GpuReader] = open_reader
     holds_gpu: HoldsGpu = holds_gpu
     proc_root: str = "/proc"
     shm_root: str = "/dev/shm"
+
+
+def host_ports(request: ReclaimRequest) -> Ports:
+    """The real world: a driver call may take no longer than the whole reclaim."""
+    return Ports(open_reader=lambda: open_reader(timeout=min(_DRIVER_CALL_S, request.timeout), protect=request.protect))

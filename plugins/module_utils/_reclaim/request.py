@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
@@ -75,8 +76,11 @@ def check(request: ReclaimRequest) -> None:
         ("grace", request.grace),
         ("settle", request.settle),
         ("min_age", request.min_age),
+        ("timeout", request.timeout),
     ):
-        if value < 0:
+        if not math.isfinite(value):
+            faults.append("%s must be a number, it is %g" % (name, value))
+        elif value < 0:
             faults.append("%s must not be negative, it is %g" % (name, value))
     if request.timeout <= request.settle:
         faults.append(

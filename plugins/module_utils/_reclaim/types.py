@@ -19,10 +19,10 @@ UnitKey = Tuple[str, Optional[int]]
 class Holder:
     """One process with everything it holds on this host's GPUs.
 
-    ``gpus`` are driver indices; ``used_mib`` maps each to MiB, None where the driver does not say. ``state`` is the
-    driver reading's (running, zombie, gone, not_visible). ``protected_by`` is None for a process that may be signalled.
-    A container is told apart from that in ``container``; ``stop_command`` is how it is stopped. ``info`` is the process as
-    /proc shows it, None where it shows none.
+    ``gpus`` are driver indices. ``used_mib`` maps those on which the driver lists it to MiB, None where the driver does not say
+    how much; on the others it only has the device node open. ``state`` is running, zombie, gone or not_visible. ``protected_by``
+    is None for a process that may be signalled. A container is told apart from that in ``container``; ``stop_command`` is how
+    it is stopped. ``info`` is the process as /proc shows it, None where it shows none.
     """
 
     pid: int
@@ -183,6 +183,10 @@ class Signalled:
     signals: Tuple[str, ...]
     outcome: str
     detail: Optional[str] = None
+
+    def ended_late(self) -> Signalled:
+        """The same process after it did end of its KILL."""
+        return replace(self, outcome="killed", detail=None)
 
     def to_result(self) -> Dict[str, Any]:
         """The entry for ``signalled``."""

@@ -26,6 +26,7 @@ _POLL_S = 0.05
 # How long a unit gets to end after SIGKILL. A process that the kernel does not let go of is not waited for here.
 KILL_WAIT_S = 5.0
 _KILL_AGAIN_S = 1.0
+_ASK_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class _Stopping:
     def __init__(self, ref: UnitRef, started: float) -> None:
         self.ref = ref
         self.started = started
+        self.asked_at: Optional[float] = None
         self.killed_at: Optional[float] = None
         self.last_kill = 0.0
         self.result: Optional[StoppedUnit] = None
@@ -80,6 +82,7 @@ def _ask(task: _Stopping, clock: Clock) -> None:
                 task.finish("inactive", clock.monotonic())
             return  # what outlived the unit is swept in the first step
         ref.systemd.stop(ref.unit, no_block=True)
+        task.asked_at = clock.monotonic()
     except GpuFleetError as exc:
         task.finish("failed", clock.monotonic(), detail=exc.msg)
 
@@ -108,6 +111,9 @@ def _step(task: _Stopping, status: UnitStatus, stop_timeout: float, clock: Clock
         _sweep(task, stop_timeout, clock, root)
         return
     try:
+        if status.active_state == "active" and (task.asked_at is None or now - task.asked_at >= _ASK_AGAIN_S) and not status.job:
+            ref.systemd.stop(ref.unit, no_block=True)  # somebody started it meanwhile
+            task.asked_at = now
         if task.killed_at is None:
             if now - task.started >= stop_timeout:
                 ref.systemd.kill(ref.unit, "SIGKILL", "all")

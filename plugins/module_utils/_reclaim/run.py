@@ -1,0 +1,327 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One reclaim: look, plan, carry out, prove; again when somebody starts anew; then say what is left and why."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+
+from .._core.clock import Deadline
+from .._core.errors import GpuFleetError
+from .._gpu.reader import GpuReader
+from .._gpu.types import Snapshot
+from .._process.procfs import read_process
+from .ladder import carry_out
+from .left import DIRTY, Held, all_in_use, failure_message, of_survivor, of_zombie, out_of_reach, what_is_held
+from .look import look
+from .plan import make_plan
+from .ports import Ports
+from .proof import Proof, prove_free, why_not_free
+from .request import ReclaimRequest, check
+from .reset import reset_gpus
+from .result import ReclaimResult, of_run, planned
+from .shm import find_stale, remove
+from .types import Done, Plan, ShmEntry, Unkillable, View
+
+# How often somebody may start anew what was ended before this gives up and names it.
+_ROUNDS = 3
+# Between two looks at processes and units while the memory is watched; the first comes sooner.
+_LOOK_S = 1.0
+_FIRST_LOOK_S = 0.2
+# Settle time where no process is there that could take memory: enough to see memory that is in motion.
+_IDLE_SETTLE_S = 0.15
+# What a reset and the proof after it may need of the whole time, where a reset is allowed.
+_RESET_S = 40.0
+# Between the two looks at shared memory, at least.
+_SHM_S = 1.0
+
+
+def reclaim(request: ReclaimRequest, ports: Ports, check_mode: bool = False) -> ReclaimResult:
+    """Free the memory of the selected GPUs and prove it, or in check mode say what would be done.
+
+    Raises GpuFleetError, with everything that was done and seen in its ``result``, when the memory is still held at the end,
+    and with nothing done when the request, the host or the driver does not allow a reclaim at all.
+    """
+    check(request)
+    _check_host(ports)
+    run = _Run(request, ports)
+    try:
+        return run.plan_only() if check_mode else run.carry_out()
+    except GpuFleetError as exc:
+        for name, value in run.so_far().items():
+            exc.result.setdefault(name, value)  # whatever broke, what was already done must be known
+        raise
+    finally:
+        run.reader.close()
+
+
+def _check_host(ports: Ports) -> None:
+    if os.geteuid() != 0:
+        raise GpuFleetError(
+            "Reclaiming GPU memory needs root: other users' processes can neither be seen whole nor be ended. This task runs as "
+            "uid %d. Set become: true." % os.geteuid()
+        )
+    why_not = ports.systemd.available()
+    if why_not is not None:
+        raise GpuFleetError("GPU memory can't be reclaimed on this host. %s" % why_not)
+
+
+class _Run:
+    """The state of one reclaim."""
+
+    def __init__(self, request: ReclaimRequest, ports: Ports) -> None:
+        self.request = request
+        self.ports = ports
+        self.deadline = Deadline(ports.clock, request.timeout)
+        self.reader: GpuReader = ports.open_reader()
+        self.done = Done()
+        self.view = self._first_look()
+        self.before = self.view.gpus
+        self.selected = self.view.selected
+        self.limits: Dict[int, int] = dict.fromkeys(self.selected, request.max_used_mib)
+        self.plan = make_plan(request, self.view)
+        self.next: Optional[Plan] = None
+        self._next_look = 0.0
+        self._doubts = 0
+
+    def plan_only(self) -> ReclaimResult:
+        shm: List[ShmEntry] = self._stale() if self.request.clean_shm else []
+        free = why_not_free(self.view.snapshot, self.selected, self.limits) is None
+        return planned(self.plan, self.before, free, self._held(), shm)
+
+    def carry_out(self) -> ReclaimResult:
+        shm_seen: List[ShmEntry] = []
+        shm_at = self.ports.clock.monotonic()
+        if self.request.clean_shm:
+            shm_seen = self._stale()
+        reset = self.request.reset == "if_needed"
+        proof = self._free_and_prove(reserve=min(_RESET_S, self.request.timeout / 2.0) if reset else 0.0)
+        if not proof.freed and reset and self._reset():
+            proof = self._free_and_prove()
+        if shm_seen:
+            self.ports.clock.sleep(shm_at + _SHM_S - self.ports.clock.monotonic())
+            self.done.shm_removed = remove(shm_seen, self._stale())
+        return self._conclude(proof)
+
+    # Looking
+
+    def _first_look(self) -> View:
+        try:
+            view = look(self.reader, self.request, self.ports)
+        except BaseException:
+            self.reader.close()
+            raise
+        if not view.snapshot.available:
+            self.reader.close()
+            raise GpuFleetError(
+                "No GPU can be read on this host (%s: %s), so nothing is touched and nothing counts as free."
+                % (view.snapshot.reason, view.snapshot.reason_detail or "no detail"),
+                changed=False, freed=False,
+            )
+        if not view.selected:
+            self.reader.close()
+            raise GpuFleetError("The driver shows no GPU on this host.", changed=False, freed=False)
+        return view
+
+    def _look(self) -> None:
+        self.view = look(self.reader, self.request, self.ports)
+        self._next_look = self.ports.clock.monotonic() + _LOOK_S
+        if self.view.snapshot.available:
+            self.plan = make_plan(self.request, self.view)
+
+    def _fresh(self) -> Plan:
+        """What the plan still holds of things not tried yet. A unit that came back is stopped again, up to a limit."""
+        done = self.done
+        return Plan(
+            tuple(
+                stop for stop in self.plan.stops
+                if done.attempts.get(stop.unit.key, 0) < _ROUNDS
+                and (stop.unit.key not in done.stopped or done.stopped[stop.unit.key].ok)
+            ),
+            tuple(
+                each for each in self.plan.signals
+                if each.holder.identity not in done.signalled and each.holder.identity not in done.refused
+            ),
+            self.plan.skips,
+        )
+
+    def _revived(self) -> List[str]:
+        """Units that were stopped as often as it makes sense and run again."""
+        return [stop.unit.label for stop in self.plan.stops if self.done.attempts.get(stop.unit.key, 0) >= _ROUNDS]
+
+    def _held(self) -> List[Held]:
+        fates = {key: "survived SIGKILL" for key, each in self.done.signalled.items() if each.outcome == "survived"}
+        fates.update({key: skip.reason for key, skip in self.done.refused.items()})
+        return what_is_held(self.view, self.plan, self.limits, fates)
+
+    def _stale(self) -> List[ShmEntry]:
+        return find_stale(self._shm_owners(), self.ports.shm_root, self.ports.proc_root)
+
+    def _shm_owners(self) -> FrozenSet[int]:
+        """Whose generic segments are vLLM's: root's, the service user's, and those of the processes at hand."""
+        uids = {0}
+        for name in ("vllm",) + self.request.users:
+            try:
+                uids.add(pwd.getpwnam(name).pw_uid)
+            except KeyError:
+                continue  # no such account here: it owns nothing
+        ended = [each.holder for each in self.done.signalled.values()] + [each.holder for each in self.plan.signals]
+        return frozenset(uids | {holder.info.uid for holder in ended if holder.info is not None})
+
+    # Doing
+
+    def _free_and_prove(self, reserve: float = 0.0) -> Proof:
+        for _round in range(1 + _ROUNDS):
+            plan = self._fresh()
+            if not plan.empty:
+                carry_out(plan, self._grace(), self.ports, self.done)
+            proof = self._prove(reserve)
+            if self.next is None and proof.freed:
+                # The proof is the driver's. Who came up meanwhile is seen here, and must go as well.
+                self._look()
+                if not self._fresh().empty:
+                    continue
+                reason = why_not_free(self.view.snapshot, self.selected, self.limits)
+                if reason is None:
+                    return proof
+                proof = Proof(False, self.view.gpus, 0.0, proof.waited_s, "it was free, but then: " + reason)
+            elif self.next is None:
+                return proof
+            if self.deadline.remaining <= reserve:
+                break
+        return Proof(False, proof.gpus, 0.0, proof.waited_s, "what was ended is started again and again")
+
+    def _grace(self) -> float:
+        return min(self.request.effective_grace, max(0.0, self.deadline.remaining / 2.0))
+
+    def _prove(self, reserve: float) -> Proof:
+        self.next = None
+        self._next_look = self.ports.clock.monotonic() + _FIRST_LOOK_S if self.done.changed else 0.0
+        start = self.ports.clock.monotonic()
+        proof = prove_free(
+            self.reader,
+            self.selected,
+            self.limits,
+            self._settle(),
+            max(0.0, self.deadline.remaining - reserve),
+            self.ports.clock,
+            give_up=self._give_up,
+        )
+        self.done.timings.settle += self.ports.clock.monotonic() - start
+        return proof
+
+    def _settle(self) -> float:
+        """The settle time; where nothing was done and nobody is there who could take memory, a short one is proof enough."""
+        quiet = all(
+            holder.protected_by is not None or holder.state == "gone"
+            for holder in self.view.holders
+            if holder.gpus & set(self.selected)
+        )
+        if not self.done.changed and quiet:
+            return min(self.request.settle, _IDLE_SETTLE_S)
+        return self.request.settle
+
+    def _give_up(self, _snapshot: Snapshot) -> Optional[str]:
+        """Asked while memory is held: look who holds it, and stop waiting when there is more to do or nothing to wait for."""
+        if self.ports.clock.monotonic() < self._next_look:
+            return None
+        self._look()
+        if not self.view.snapshot.available:
+            return None
+        fresh = self._fresh()
+        if not fresh.empty:
+            self.next = fresh
+            return "there is more to end"
+        if self._revived():
+            return "what was stopped is started again each time"
+        held = self._held()
+        if all_in_use(held):
+            return "what is held belongs to running processes that were left alone"
+        # A process on its way out looks for a moment like one that nobody can reach: only what two looks saw counts.
+        reason = out_of_reach(held, self.view, self.plan)
+        self._doubts = 0 if reason is None else self._doubts + 1
+        return reason if self._doubts > 1 else None
+
+    def _reset(self) -> bool:
+        """Reset what is held by nothing that a person could name; whether any GPU was reset."""
+        wanted = [
+            each.gpu for each in self._held()
+            if each.verdict == DIRTY or each.gpu.state in ("reset_required", "lost")
+        ]
+        if not wanted:
+            return False
+        self.reader.close()  # our own reader has every GPU open as well
+        try:
+            resets = reset_gpus(wanted, self.ports.runner, self.ports.proc_root)
+        finally:
+            self.reader = self.ports.open_reader()
+        self.done.resets += tuple(resets)
+        self._look()
+        return any(each.done for each in resets)
+
+    # Saying
+
+    def _conclude(self, proof: Proof) -> ReclaimResult:
+        readable = proof.freed or bool(proof.gpus)
+        if readable and not proof.freed:
+            self._look()
+            readable = self.view.snapshot.available
+        result = self._result(proof.freed, readable)
+        if proof.freed or (self.request.accept_in_use and all_in_use(result.held)):
+            return result
+        message = failure_message(
+            result.held, result.unkillable, proof.reason, self.done.timings.total, self.request.reset, self._notes()
+        )
+        raise GpuFleetError(message, **result.to_result())
+
+    def _result(self, freed: bool, readable: bool) -> ReclaimResult:
+        self._settle_outcomes()
+        done = self.done
+        done.timings.total = self.deadline.elapsed
+        return of_run(
+            done,
+            freed,
+            self.before,
+            self.view.gpus if readable else (),
+            self.plan.skips + tuple(done.refused[key] for key in sorted(done.refused)),
+            self._unkillable(),
+            self._held() if readable and not freed else [],
+        )
+
+    def so_far(self) -> Dict[str, Any]:
+        """The result of a run that broke off: what was done, and nothing claimed."""
+        return self._result(False, False).to_result()
+
+    def _settle_outcomes(self) -> None:
+        """A process that survived its KILL for a while may have ended since."""
+        for key, each in list(self.done.signalled.items()):
+            if each.outcome == "survived" and not self._alive(key):
+                self.done.signalled[key] = each.ended_late()
+
+    def _alive(self, identity: Tuple[int, int]) -> bool:
+        info = read_process(identity[0], self.ports.proc_root)
+        return info is not None and info.start_ticks == identity[1] and not info.zombie
+
+    def _unkillable(self) -> List[Unkillable]:
+        found: Dict[int, Unkillable] = {}
+        for holder in self.view.holders:
+            if holder.state == "zombie" and holder.gpus & set(self.selected):
+                found[holder.pid] = of_zombie(holder)
+        survivors = {key[0]: each.holder.name for key, each in self.done.signalled.items() if each.outcome == "survived"}
+        for stopped in self.done.stopped.values():
+            survivors.update(dict.fromkeys(stopped.survivors, stopped.unit))
+        for pid, name in survivors.items():
+            info = read_process(pid, self.ports.proc_root)
+            if info is not None and not info.zombie:
+                found[pid] = of_survivor(pid, info.comm or name, info.state, info.wchan)
+        return [found[pid] for pid in sorted(found)]
+
+    def _notes(self) -> List[str]:
+        """What else the failure message has to say: units that would not stop, what came back, resets that failed."""
+        notes = ["Unit %s could not be stopped: %s" % (each.unit, each.detail) for each in self.done.stopped.values() if not each.ok]
+        notes += ["Unit %s is started again by something each time it is stopped" % label for label in self._revived()]
+        notes += ["GPU %d: %s" % (each.gpu, each.detail) for each in self.done.resets if each.detail is not None]
+        return notes

@@ -1,0 +1,437 @@
+#!/usr/bin/python
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_reclaim
+short_description: Free GPU memory, prove it, and never hurt the innocent
+version_added: 0.1.0
+description:
+  - Ends what holds memory on the selected GPUs, within a scope, and waits until the driver says that the memory is free and stays so.
+  - Works down a ladder and returns as soon as the proof holds. Units that would start their processes again are stopped as
+    units, in a bounded time, then killed as a whole. Processes get a TERM, then a KILL, each through a pidfd after its start, program,
+    user and hold on a GPU were checked again. With O(reset=if_needed) a GPU that nobody holds is reset last.
+  - Never signals protected processes (display servers, the NVIDIA and container daemons, MPS, the way into the host), the processes
+    of containers and virtual machines, itself and its ancestors, nor a process that it can't prove to be the one that was looked at.
+  - Fails when memory is still held at the end, and names every holder with the next step.
+author:
+  - The gpufleet.vllm authors (@gpufleet)
+extends_documentation_fragment:
+  - gpufleet.vllm.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - Returns exactly the units that a real run would stop and the processes that it would signal. Does not fail for memory that would
+        still be held; RV(held) says by whom.
+  diff_mode:
+    support: full
+    details:
+      - Shows who holds GPU memory before and after.
+  idempotent:
+    support: full
+requirements:
+  - systemd 247 or newer on the host
+  - Python 3.9 or newer on the host; no Python package is required there
+  - C(jmespath) on the controller, for O(select) only
+options:
+  gpus:
+    description:
+      - The GPUs to free, as indices, UUIDs or PCI ids, or V(all).
+    type: list
+    elements: str
+    default: [all]
+  scope:
+    description:
+      - V(orphans) ends vLLM processes that belong to no active unit, container or login session, and nothing else.
+      - V(services) stops the units named in O(services) as well.
+      - V(all) ends everything that holds the selected GPUs and is neither protected nor in a container. Units among it are stopped
+        as units.
+    type: str
+    choices: [orphans, services, all]
+    default: orphans
+  services:
+    description:
+      - The units to stop, for O(scope=services). Units of a user's systemd are found by their name too.
+      - A unit that holds none of the selected GPUs is left running.
+    type: list
+    elements: str
+    default: []
+  max_used_mib:
+    description:
+      - What counts as free, MiB per GPU. An idle GPU is seldom at zero.
+      - On unified memory, where the driver only knows the memory of the whole host, it is what the GPU's processes hold.
+    type: int
+    default: 1024
+  grace:
+    description:
+      - Seconds between TERM and KILL, and that a unit may take to stop before it is killed as a whole.
+      - It is shortened where O(timeout) would not leave room for the KILL and the proof.
+    type: float
+    default: 20
+  timeout:
+    description:
+      - Seconds that the whole call may take.
+    type: float
+    default: 120
+  settle:
+    description:
+      - Seconds for which the memory must stay free and stable. Where nothing had to be done and no process is there that could take
+        memory, less is proof enough.
+    type: float
+    default: 1
+  protect:
+    description:
+      - Shell patterns of units, processes or users that are left alone, added to the built-in list.
+      - A pattern is held against the unit's name, the process's name and command line, and the user. C(unit:), C(process:) or C(user:) in
+        front narrows it.
+    type: list
+    elements: str
+    default: []
+  min_age:
+    description:
+      - Only processes at least this old, in seconds, are ended.
+    type: float
+    default: 0
+  users:
+    description:
+      - Only processes of these users are ended. Names or numbers; an empty list means everybody's.
+    type: list
+    elements: str
+    default: []
+  reset:
+    description:
+      - V(if_needed) resets a GPU whose memory is still held although no process holds it, or that asks for a reset. A GPU that any
+        process has open is never reset; the processes in the way are named.
+    type: str
+    choices: [never, if_needed]
+    default: never
+  clean_shm:
+    description:
+      - Whether to remove what dead vLLM processes left in C(/dev/shm). Only files with known names (C(vllm_offload_*), C(vllm_*),
+        C(nccl-*), and Python's C(psm_*) and C(sem.mp-*) of root, the user C(vllm), O(users) and the owners of what was ended) that no live
+        process has open or mapped.
+    type: bool
+    default: false
+  select:
+    description:
+      - A JMESPath expression over a process, as it stands in C(gpu_memory.gpus[].processes) of M(gpufleet.vllm.gpu_memory_facts), with
+        the index of its GPU as C(gpu). Only processes for which it is true are ended, still within O(scope).
+      - A unit is only stopped when it is true for each of the unit's GPU processes.
+      - It is evaluated on the controller, so that hosts need no C(jmespath).
+    type: str
+  accept_in_use:
+    description:
+      - Whether to succeed, with RV(freed=false), when all that is still held belongs to running processes that were rightly left
+        alone, such as an active service outside the scope. Cleaning up a fleet that serves needs this.
+    type: bool
+    default: false
+  candidates:
+    description:
+      - What O(select) chose, filled in by the action plugin. Not for playbooks.
+    type: list
+    elements: dict
+    suboptions:
+      pid:
+        description:
+          - The process id.
+        type: int
+        required: true
+      start_time:
+        description:
+          - Its start, in seconds since the epoch.
+        type: float
+        required: true
+seealso:
+  - module: gpufleet.vllm.gpu_memory_facts
+  - module: gpufleet.vllm.vllm_service
+"""
+
+EXAMPLES = r"""
+- name: End what dead servers left behind, wherever it is
+  gpufleet.vllm.gpu_reclaim:
+    accept_in_use: true
+
+- name: Show what would have to go to free GPUs 0 to 3 altogether
+  gpufleet.vllm.gpu_reclaim:
+    gpus: [0, 1, 2, 3]
+    scope: all
+  check_mode: true
+  diff: true
+  register: plan
+
+- name: Stop one service and prove its memory free
+  gpufleet.vllm.gpu_reclaim:
+    scope: services
+    services: [vllm-minimax-m2.5]
+    gpus: [0, 1, 2, 3]
+
+- name: End forgotten notebooks that hold more than 10 GiB, but nobody's training
+  gpufleet.vllm.gpu_reclaim:
+    scope: all
+    select: "contains(cmdline, 'ipykernel') && used_mib > `10240`"
+    min_age: 86400
+    protect: ["process:*train*", "user:alice"]
+
+- name: Free a host before maintenance, with a reset as the last resort
+  gpufleet.vllm.gpu_reclaim:
+    scope: all
+    reset: if_needed
+    clean_shm: true
+    timeout: 300
+"""
+
+RETURN = r"""
+freed:
+  description:
+    - Whether every selected GPU is at or under O(max_used_mib) and stable, as the driver says.
+    - In check mode, whether it is now.
+  returned: always
+  type: bool
+  sample: true
+freed_mib:
+  description: MiB that came free on the selected GPUs.
+  returned: always
+  type: int
+  sample: 387204
+gpus_before:
+  description: The selected GPUs at the beginning, as C(gpu_memory.gpus) of M(gpufleet.vllm.gpu_memory_facts) has them.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{"index": 0, "uuid": "GPU-8f0d6b1c-0000-0000-0000-000000000000", "state": "ok", "total_mib": 97887, "used_mib": 96801}]
+gpus_after:
+  description: The selected GPUs at the end, empty when the driver could no longer be read.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{"index": 0, "uuid": "GPU-8f0d6b1c-0000-0000-0000-000000000000", "state": "ok", "total_mib": 97887, "used_mib": 0}]
+stopped_units:
+  description: The units that were stopped, or in check mode would be.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    unit:
+      description: The unit.
+      type: str
+    result:
+      description:
+        - V(stopped) when it ended by itself, V(killed) when it was killed as a whole, V(swept) when processes outlived it and were
+          ended one by one, V(failed) when some still run, V(would_stop) in check mode.
+      type: str
+    seconds:
+      description: How long it took.
+      type: float
+  sample: [{"unit": "vllm-minimax-m2.5.service", "result": "killed", "seconds": 20.4}]
+signalled:
+  description: The processes that were signalled, or in check mode would be.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    pid:
+      description: The process id.
+      type: int
+    name:
+      description: Its name.
+      type: str
+    user:
+      description: Its user.
+      type: str
+    unit:
+      description: The unit whose processes it was one of, null for none.
+      type: str
+    gpus:
+      description: The indices of the GPUs it held.
+      type: list
+      elements: int
+    signals:
+      description: The signals that were sent, V(TERM) and V(KILL).
+      type: list
+      elements: str
+    outcome:
+      description:
+        - V(terminated) when it ended after TERM, V(killed), V(survived) when not even KILL ended it, V(refused) when it turned out
+          to be another process between the two, V(would_signal) in check mode.
+      type: str
+  sample:
+    - {"pid": 4711, "name": "VLLM::Worker_TP", "user": "vllm", "unit": null, "gpus": [0], "signals": ["TERM"], "outcome": "terminated"}
+skipped:
+  description: The holders of the selected GPUs that were left alone, and why. C(pid) is null for a unit that has no process.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    pid:
+      description: The process id.
+      type: int
+    name:
+      description: Its name.
+      type: str
+    reason:
+      description: Why it was left alone.
+      type: str
+  sample: [{"pid": 977, "name": "Xorg", "reason": "protected: display server"}]
+unkillable:
+  description: Processes that can't be ended from here.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    pid:
+      description: The process id.
+      type: int
+    name:
+      description: Its name.
+      type: str
+    state:
+      description: The letter of its state in the kernel.
+      type: str
+    wchan:
+      description: The kernel function it waits in, null when that can't be read.
+      type: str
+    advice:
+      description: What can be done about it.
+      type: str
+  sample: [{"pid": 4711, "name": "VLLM::EngineCor", "state": "D", "wchan": "uvm_spin_loop", "advice": "Reboot the host."}]
+reboot_required:
+  description: Whether memory is still held by what nothing short of a reboot is known to end.
+  returned: always
+  type: bool
+  sample: false
+held:
+  description: The GPUs that are not free at the end, or in check mode now.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    gpu:
+      description: The index of the GPU.
+      type: int
+    uuid:
+      description: Its UUID.
+      type: str
+    used_mib:
+      description: MiB held, null when the driver does not say.
+      type: int
+    limit_mib:
+      description: What would count as free.
+      type: int
+    verdict:
+      description:
+        - V(in_use) when running processes that were rightly left alone account for it, V(dirty) when not, V(unreadable) when the
+          driver does not say.
+      type: str
+    unattributed_mib:
+      description: MiB that no listed process accounts for, null when unknown.
+      type: int
+    holders:
+      description: Who holds it, with the reason why it still does.
+      type: list
+      elements: dict
+  sample: []
+shm_removed:
+  description: What was removed from shared memory, or in check mode would be.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The file.
+      type: str
+    mib:
+      description: Its size in MiB.
+      type: int
+  sample: [{"path": "/dev/shm/vllm_offload_3f1c", "mib": 65536}]
+resets:
+  description: The GPUs that were to be reset.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    gpu:
+      description: The index of the GPU.
+      type: int
+    done:
+      description: Whether it was reset.
+      type: bool
+    detail:
+      description: Why not, or what went wrong.
+      type: str
+  sample: []
+timings:
+  description: Where the time went, in seconds.
+  returned: always
+  type: dict
+  contains:
+    total:
+      description: The whole call.
+      type: float
+    stop:
+      description: Stopping units.
+      type: float
+    signal:
+      description: Ending processes.
+      type: float
+    settle:
+      description: Waiting for the driver and for the memory to be stable.
+      type: float
+  sample: {"total": 3.42, "stop": 1.1, "signal": 0.2, "settle": 2.05}
+"""
+
+from typing import Any, Dict
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.parameters import to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import host_ports
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.result import diff
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
+
+ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
+    "gpus": {"type": "list", "elements": "str", "default": ["all"]},
+    "scope": {"type": "str", "choices": ["orphans", "services", "all"], "default": "orphans"},
+    "services": {"type": "list", "elements": "str", "default": []},
+    "max_used_mib": {"type": "int", "default": 1024},
+    "grace": {"type": "float", "default": 20},
+    "timeout": {"type": "float", "default": 120},
+    "settle": {"type": "float", "default": 1},
+    "protect": {"type": "list", "elements": "str", "default": []},
+    "min_age": {"type": "float", "default": 0},
+    "users": {"type": "list", "elements": "str", "default": []},
+    "reset": {"type": "str", "choices": ["never", "if_needed"], "default": "never"},
+    "clean_shm": {"type": "bool", "default": False},
+    "select": {"type": "str"},
+    "accept_in_use": {"type": "bool", "default": False},
+    "candidates": {
+        "type": "list",
+        "elements": "dict",
+        "options": {
+            "pid": {"type": "int", "required": True},
+            "start_time": {"type": "float", "required": True},
+        },
+    },
+}
+
+
+def main() -> None:
+    """Read the parameters, let the core work, report."""
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    try:
+        request = to_request(module.params)
+        result = reclaim(request, host_ports(request), check_mode=module.check_mode)
+    except GpuFleetError as exc:
+        module.fail_json(msg=exc.msg, **exc.result)
+    output: Dict[str, Any] = result.to_result()
+    if module._diff:
+        output["diff"] = diff(result)
+    module.exit_json(**output)
+
+
+if __name__ == "__main__":
+    main()

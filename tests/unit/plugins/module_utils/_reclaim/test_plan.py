@@ -1,0 +1,222 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who is ended and who is left alone, with the reason: every holder in exactly one place."""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import Candidate, ReclaimRequest
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Plan, UnitView, View
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
+    NOW,
+    holder,
+    orphan,
+    unit,
+    view,
+)
+
+KIMI = "vllm-kimi.service"
+
+
+def plan(look: View, **request: Any) -> Plan:
+    """The plan of a request."""
+    return make_plan(ReclaimRequest(**request), look)
+
+
+def ended(made: Plan) -> Tuple[List[str], List[int], List[int]]:
+    """(units stopped, pids signalled, pids skipped)."""
+    return (
+        [stop.unit.unit for stop in made.stops],
+        [each.holder.pid for each in made.signals],
+        [skip.pid for skip in made.skips if skip.pid is not None],
+    )
+
+
+def only_reason(made: Plan) -> str:
+    """The reason of the one skip of a plan that does nothing."""
+    assert made.empty and len(made.skips) == 1, made
+    return made.skips[0].reason
+
+
+def in_unit(pid: int, name: str = KIMI, **more: Any) -> Holder:
+    """A process of a vLLM unit."""
+    return holder(pid, unit=(name, None), vllm=True, name="VLLM::Worker_TP", **more)
+
+
+def test_orphans_are_ended_and_others_left_alone() -> None:
+    made = plan(view([orphan(10), in_unit(11), holder(12)], [unit(KIMI)]))
+    assert ended(made) == ([], [10], [11, 12])
+    reasons = {skip.pid: skip.reason for skip in made.skips}
+    assert reasons[11] == "it belongs to %s, which is active (scope: orphans leaves that alone)" % KIMI
+    assert reasons[12] == "it is no process of vLLM (scope: orphans leaves that alone)"
+    assert all(skip.rightful for skip in made.skips)
+
+
+def test_only_holders_of_the_selected_gpus_count() -> None:
+    made = plan(view([orphan(10, [0]), orphan(11, [1]), orphan(12, [1, 2])], selected=[2]))
+    assert ended(made) == ([], [12], [])
+
+
+def test_what_outlived_its_unit_is_signalled_not_stopped() -> None:
+    made = plan(view([orphan(10, unit=(KIMI, None))], [unit(KIMI, inactive=True)]))
+    assert ended(made) == ([], [10], [])
+
+
+def test_an_orphan_whose_unit_is_back_is_left_alone() -> None:
+    assert only_reason(plan(view([orphan(10, unit=(KIMI, None))], [unit(KIMI)]))) == "its unit %s is active again" % KIMI
+
+
+def test_named_units_are_stopped_with_the_orphans() -> None:
+    made = plan(view([in_unit(11), orphan(10), holder(12)], [unit(KIMI)]), scope="services", services=("vllm-kimi",))
+    assert ended(made) == ([KIMI], [10], [12])
+    assert made.stops[0].pids == (11,) and made.stops[0].gpus == (0,)
+
+
+def test_a_named_unit_on_its_way_up_holds_nothing_yet_and_is_stopped() -> None:
+    made = plan(view([], [unit(KIMI)]), scope="services", services=(KIMI,))
+    assert ended(made) == ([KIMI], [], [])
+
+
+def test_a_named_unit_on_other_gpus_is_left_alone() -> None:
+    made = plan(view([in_unit(11, gpus=[4, 5])], [unit(KIMI)], selected=[0]), scope="services", services=(KIMI,))
+    assert only_reason(made) == "it holds GPU 4, 5, none of those selected"
+
+
+def test_a_named_unit_that_does_not_exist_or_does_not_run_is_no_fault() -> None:
+    units = [unit(KIMI, inactive=True), unit("vllm-x.service", inactive=True, exists=False)]
+    made = plan(view([], units), scope="services", services=(KIMI, "vllm-x"))
+    assert made.empty
+    assert [(skip.name, skip.pid, skip.reason) for skip in made.skips] == [
+        ("vllm-x.service", None, "there is no such unit on this host")
+    ]
+
+
+@pytest.mark.parametrize("field", ["protected_by", "host_unit"])
+def test_a_named_unit_that_must_not_be_stopped_is_not(field: str) -> None:
+    against: Any = {field: "the way into the host"}
+    look = view([in_unit(11)], [unit(KIMI, **against)])
+    made = plan(look, scope="services", services=(KIMI,))
+    assert only_reason(made) == "its unit %s is left alone: it must not be stopped: the way into the host" % KIMI
+
+
+def test_a_named_unit_that_runs_a_container_is_stopped_that_is_how_such_a_container_ends() -> None:
+    made = plan(view([in_unit(11, container="c0ffee")], [unit(KIMI)]), scope="services", services=(KIMI,))
+    assert ended(made) == ([KIMI], [], [])
+
+
+def test_scope_all_stops_units_as_units_and_signals_the_rest() -> None:
+    made = plan(view([in_unit(11), in_unit(12), holder(13), orphan(14)], [unit(KIMI)]), scope="all")
+    assert ended(made) == ([KIMI], [13, 14], [])
+    assert made.stops[0].pids == (11, 12)
+
+
+def test_user_units_are_told_apart_from_system_units_of_the_same_name() -> None:
+    look = view([holder(11, unit=("train.service", 1000)), holder(12, unit=("train.service", None))], [
+        unit("train.service", uid=1000, user="alice"), unit("train.service", inactive=True),
+    ])
+    made = plan(look, scope="all")
+    assert [(stop.unit.uid, stop.unit.label) for stop in made.stops] == [(1000, "train.service of user alice")]
+    assert [each.holder.pid for each in made.signals] == [12]
+
+
+def test_a_scope_is_no_unit_that_starts_anything_again() -> None:
+    made = plan(view([holder(11, unit=("session-3.scope", None))], [unit("session-3.scope", host_unit="a login session")]), scope="all")
+    assert ended(made) == ([], [11], [])
+
+
+def test_what_a_daemon_of_the_host_launched_is_signalled_the_daemon_is_not() -> None:
+    cron = unit("cron.service", host_unit="the host's own services", main_pid=50)
+    assert ended(plan(view([holder(51, unit=("cron.service", None))], [cron]), scope="all")) == ([], [51], [])
+    made = plan(view([holder(50, unit=("cron.service", None))], [cron]), scope="all")
+    assert "must not be stopped: the host's own services" in only_reason(made)
+
+
+def test_a_unit_with_a_protected_process_is_left_running() -> None:
+    made = plan(view([holder(11, unit=("desk.service", None))], [unit("desk.service", protected_by="it runs Xorg (pid 9)")]), scope="all")
+    assert only_reason(made) == "its unit desk.service must not be stopped: it runs Xorg (pid 9)"
+
+
+@pytest.mark.parametrize("scope", ["orphans", "all"])
+def test_protected_processes_are_never_touched(scope: str) -> None:
+    made = plan(view([orphan(11, protected_by="display server")]), scope=scope)
+    assert only_reason(made) == "protected: display server"
+
+
+@pytest.mark.parametrize("scope", ["orphans", "all"])
+def test_a_container_is_named_with_the_command_that_would_stop_it(scope: str) -> None:
+    made = plan(view([holder(11, container="abc", stop_command="docker stop abc")]), scope=scope)
+    assert only_reason(made) == "it runs in container abc, which may start it again; to end it: docker stop abc"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"state": "gone", "info": None}, "it has ended"),
+        ({"state": "zombie"}, "waits for its parent (pid 1) to reap it"),
+        ({"state": "not_visible", "info": None}, "another PID namespace"),
+        ({"proven": False}, "has no GPU device node open"),
+    ],
+)
+def test_what_cannot_be_proven_is_never_signalled_and_holds_nothing_by_right(more: Any, words: str) -> None:
+    made = plan(view([orphan(11, **more)]), scope="all")
+    assert words in only_reason(made) and not made.skips[0].rightful
+
+
+def test_nobody_is_touched_on_the_word_of_a_list_that_failed_validation() -> None:
+    made = plan(view([orphan(11), in_unit(12)], [unit(KIMI)], processes_reliable=False), scope="all")
+    assert made.empty and all("failed validation" in skip.reason for skip in made.skips)
+
+
+def test_named_units_do_not_depend_on_that_list() -> None:
+    look = view([in_unit(12)], [unit(KIMI)], processes_reliable=False)
+    assert ended(plan(look, scope="services", services=(KIMI,))) == ([KIMI], [], [])
+
+
+def test_users_by_name_and_number() -> None:
+    assert ended(plan(view([orphan(11), orphan(12, user="bob")]), users=("bob",))) == ([], [12], [11])
+    assert ended(plan(view([orphan(11)]), users=("1000",))) == ([], [11], [])
+
+
+def test_min_age() -> None:
+    young, old, unknown = orphan(11, start_time=NOW - 59), orphan(12, start_time=NOW - 60), orphan(13, start_time=None)
+    made = plan(view([young, old, unknown]), min_age=60.0)
+    assert ended(made) == ([], [12], [11, 13])
+    assert made.skips[0].reason == "it is 59 s old (min_age is 60 s)"
+
+
+def test_select_chooses_by_pid_and_start() -> None:
+    look = view([orphan(11), orphan(12), orphan(13, start_time=NOW - 10)])
+    chosen = (Candidate(11, NOW - 3600), Candidate(13, NOW - 3600))
+    made = plan(look, candidates=chosen)
+    assert ended(made) == ([], [11], [12, 13])
+    assert {skip.reason for skip in made.skips} == {"`select` is not true for it"}
+
+
+def test_a_select_that_chose_nobody_is_not_one_that_was_not_given() -> None:
+    assert plan(view([orphan(11)]), candidates=()).empty
+
+
+@pytest.mark.parametrize("request_", [{"users": ("bob",)}, {"min_age": 7200.0}, {"candidates": (Candidate(11, NOW - 3600),)}])
+def test_a_unit_is_only_stopped_when_all_of_its_gpu_processes_are_chosen(request_: Any) -> None:
+    first = in_unit(11, user="bob", start_time=NOW - 3600 if "candidates" in request_ else NOW - 9000)
+    second = in_unit(12, gpus=[5])
+    made = plan(view([first, second], [unit(KIMI)]), scope="all", **request_)
+    assert "also runs VLLM::Worker_TP (pid 12), which is left alone" in only_reason(made)
+    named = plan(view([first, second], [unit(KIMI)]), scope="services", services=(KIMI,), **request_)
+    assert named.empty
+
+
+def test_a_filter_by_process_cannot_choose_a_unit_without_one() -> None:
+    made = plan(view([], [unit(KIMI)]), scope="services", services=(KIMI,), users=("bob",))
+    assert made.empty and "no process on a GPU" in made.skips[0].reason
+
+
+def test_plans_do_not_depend_on_the_order_of_the_look() -> None:
+    holders = [orphan(pid) for pid in (30, 10, 20)] + [in_unit(5)]
+    units: List[UnitView] = [unit(KIMI)]
+    assert plan(view(holders, units), scope="all") == plan(view(holders[::-1], units), scope="all")

@@ -1,0 +1,381 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A whole reclaim on real processes and simulated GPUs: what is done, what is said, and how long it takes."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, Iterator, List, Sequence
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import Completed, Runner
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Snapshot
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.identity import ProvenProcess
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import processes, reset
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.result import ReclaimResult
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.machine import DEAF, Machine, as_root
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
+    Behaviour,
+    ScriptedReader,
+    active,
+    gpu,
+    snapshot,
+)
+
+ORPHAN: Dict[str, Any] = {"vllm": True, "orphan": True}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """A host of our own; the test runs as if by root, and no process has a unit unless the test says so."""
+    monkeypatch.setattr(os, "geteuid", as_root)
+    made = Machine()
+    units: Dict[int, str] = {}
+
+    def cgroup(pid: int, root: str = "/proc") -> str:
+        return "0::/system.slice/%s\n" % units[pid] if pid in units else "0::/\n"
+
+    monkeypatch.setattr(looking, "cgroup_text", cgroup)
+    made.units = units  # type: ignore[attr-defined]
+    yield made
+    made.end()
+    assert made.readers == 0, "a reader was left open"
+
+
+def do(machine: Machine, **request: Any) -> ReclaimResult:
+    """A reclaim with short times."""
+    values: Dict[str, Any] = {"grace": 2.0, "timeout": 10.0, "settle": 0.3}
+    values.update(request)
+    return reclaim(ReclaimRequest(**values), machine.ports())
+
+
+def in_unit(machine: Machine, unit: str, pid: int, **behaviour: Any) -> None:
+    """Put a process into a running unit."""
+    machine.units[pid] = unit  # type: ignore[attr-defined]
+    machine.systemd.units[unit] = active(unit, pid)
+    machine.systemd.behaviours[unit] = Behaviour(**behaviour)
+    machine.systemd.members.setdefault(unit, []).append(pid)
+
+
+def kill_members(machine: Machine, members: Sequence[int]) -> None:
+    for child in machine.children:
+        if child.pid in members:
+            child.kill()
+            child.wait()
+
+
+def test_nothing_to_do_is_quick_and_changes_nothing(machine: Machine) -> None:
+    begun = time.monotonic()
+    result = reclaim(ReclaimRequest(), machine.ports())
+    assert (result.changed, result.freed, result.freed_mib, result.held) == (False, True, 0, ())
+    assert time.monotonic() - begun < 0.5
+
+
+def test_orphans_go_and_their_memory_with_them(machine: Machine) -> None:
+    machine.delay = 0.5
+    pids = [machine.spawn(gpus=[index], **ORPHAN) for index in (0, 1)]
+    result = do(machine)
+    assert (result.changed, result.freed, result.freed_mib) == (True, True, 180000)
+    assert [(each.holder.pid, each.signals, each.outcome) for each in result.signalled] == [
+        (pid, ("TERM",), "terminated") for pid in pids
+    ]
+    assert not any(machine.alive(pid) for pid in pids)
+    again = do(machine)
+    assert (again.changed, again.freed, again.signalled) == (False, True, ())
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.4, 1.0])
+def test_it_returns_at_once_when_the_driver_let_go_and_it_settled(machine: Machine, delay: float) -> None:
+    machine.delay = delay
+    machine.spawn(**ORPHAN)
+    assert do(machine, settle=0.3).freed
+    assert 0.3 <= time.monotonic() - machine.released() <= 0.3 + 0.3
+
+
+def test_check_mode_names_exactly_what_a_run_ends_and_touches_nothing(machine: Machine) -> None:
+    pid, other = machine.spawn(**ORPHAN), machine.spawn()
+    in_unit(machine, "vllm-a.service", machine.spawn(gpus=[1], vllm=True))
+    request = ReclaimRequest(scope="all", protect=("user:nobody-has-this-name",), timeout=10.0, settle=0.2, grace=1.0)
+    planned = reclaim(request, machine.ports(), check_mode=True)
+    assert planned.changed and not planned.freed
+    assert [each.to_result() for each in planned.stopped_units] == [
+        {"unit": "vllm-a.service", "result": "would_stop", "seconds": 0.0}
+    ]
+    assert [(each.holder.pid, each.outcome, each.signals) for each in planned.signalled] == [
+        (each, "would_signal", ()) for each in sorted((pid, other))
+    ]
+    assert all(machine.alive(each.pid) for each in machine.children) and machine.systemd.log == []
+    machine.systemd.on_stopped = lambda unit: kill_members(machine, list(machine.units))  # type: ignore[attr-defined]
+    real = reclaim(request, machine.ports())
+    assert [each.unit for each in real.stopped_units] == [each.unit for each in planned.stopped_units]
+    assert [each.holder.pid for each in real.signalled] == [each.holder.pid for each in planned.signalled]
+
+
+def test_an_active_service_outside_the_scope_is_left_alone_and_said_at_once(machine: Machine) -> None:
+    served, left = machine.spawn(gpus=[0], vllm=True), machine.spawn(gpus=[1], **ORPHAN)
+    in_unit(machine, "vllm-a.service", served)
+    begun = time.monotonic()
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine)
+    assert time.monotonic() - begun < 3.0, "nothing was to be waited for"
+    assert machine.alive(served) and not machine.alive(left)
+    result = caught.value.result
+    assert result["freed"] is False and result["changed"] is True and not result["reboot_required"]
+    assert [(each["gpu"], each["verdict"]) for each in result["held"]] == [(0, "in_use")]
+    for words in ("GPU 0: 90000 MiB", "pid %d" % served, "unit vllm-a.service", "services: [vllm-a.service]", "accept_in_use"):
+        assert words in caught.value.msg
+
+
+def test_a_fleet_that_serves_can_accept_that(machine: Machine) -> None:
+    in_unit(machine, "vllm-a.service", machine.spawn(gpus=[0], vllm=True))
+    left = machine.spawn(gpus=[1], **ORPHAN)
+    result = do(machine, accept_in_use=True)
+    assert (result.freed, result.changed, result.freed_mib) == (False, True, 90000)
+    assert not machine.alive(left) and machine.systemd.log == []
+
+
+def test_a_gpu_shared_by_a_service_and_an_orphan_gets_the_orphans_memory_back(machine: Machine) -> None:
+    machine.delay = 0.6
+    in_unit(machine, "vllm-a.service", machine.spawn(mib=40000, vllm=True))
+    machine.spawn(mib=50000, **ORPHAN)
+    result = do(machine, accept_in_use=True)
+    assert result.freed_mib == 50000 and result.gpus_after[0].used_mib == 40000
+
+
+def test_a_unit_is_stopped_as_a_unit(machine: Machine) -> None:
+    pid = machine.spawn(vllm=True)
+    in_unit(machine, "vllm-a.service", pid, after=0.2)
+    machine.systemd.on_stopped = lambda unit: kill_members(machine, [pid])
+    result = do(machine, scope="services", services=("vllm-a",))
+    assert result.freed and result.signalled == ()
+    assert [(each.unit, each.result) for each in result.stopped_units] == [("vllm-a.service", "stopped")]
+    assert result.timings.stop > 0.1
+
+
+def test_a_wedged_unit_is_killed_as_a_whole(machine: Machine) -> None:
+    pid = machine.spawn(vllm=True)
+    in_unit(machine, "vllm-a.service", pid, after=None)
+    machine.systemd.on_stopped = lambda unit: kill_members(machine, [pid])
+    result = do(machine, scope="services", services=("vllm-a",), grace=0.5)
+    assert result.freed and [each.result for each in result.stopped_units] == ["killed"]
+
+
+def test_what_a_stopped_unit_leaves_outside_its_cgroup_is_seen_and_ended(machine: Machine) -> None:
+    inside = machine.spawn(vllm=True, gpus=[0])
+    in_unit(machine, "vllm-a.service", inside)
+    escaped: List[int] = []
+
+    def stopped(unit: str) -> None:
+        kill_members(machine, [inside])
+        escaped.append(machine.spawn(gpus=[1], **ORPHAN))
+
+    machine.systemd.on_stopped = stopped
+    result = do(machine, scope="services", services=("vllm-a",))
+    assert result.freed and [each.holder.pid for each in result.signalled] == escaped
+
+
+def test_a_unit_that_something_starts_again_and_again_is_reported(machine: Machine) -> None:
+    unit = "vllm-a.service"
+    in_unit(machine, unit, machine.spawn(vllm=True))
+
+    def stopped(_unit: str) -> None:
+        kill_members(machine, machine.systemd.members.pop(unit, []) + list(machine.units))  # type: ignore[attr-defined]
+        machine.systemd.units[unit] = active(unit, 0)
+
+    def revive() -> Snapshot:
+        found = Machine.reading(machine)
+        if machine.systemd.units[unit].active_state == "inactive":
+            in_unit(machine, unit, machine.spawn(vllm=True), after=0.05)
+        return found
+
+    machine.systemd.on_stopped = lambda name: kill_members(machine, list(machine.units))  # type: ignore[attr-defined]
+    machine.systemd.behaviours[unit] = Behaviour(after=0.05)
+    machine.reading = revive  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, scope="services", services=(unit,), timeout=20.0)
+    assert "Unit %s is started again by something each time it is stopped" % unit in caught.value.msg
+    assert machine.systemd.log.count(("stop", unit)) == 3
+
+
+def test_a_deaf_process_is_killed_and_one_that_survives_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "KILL_WAIT_S", 0.2)
+    pid = machine.spawn(DEAF, **ORPHAN)
+    real = ProvenProcess.signal
+    monkeypatch.setattr(ProvenProcess, "signal", lambda self, sig: "sent" if sig == 9 else real(self, sig))
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, grace=0.2, timeout=3.0)
+    result = caught.value.result
+    assert result["signalled"][0]["outcome"] == "survived" and result["signalled"][0]["signals"] == ["TERM", "KILL"]
+    assert [each["pid"] for each in result["unkillable"]] == [pid]
+    assert result["reboot_required"] is True and result["freed"] is False
+    assert "pid %d" % pid in caught.value.msg and "reboot" in caught.value.msg
+    assert 2.5 < result["timings"]["total"] < 4.0
+
+
+def test_memory_without_any_process_is_waited_for_and_then_said(machine: Machine) -> None:
+    machine.leak[1] = 5000
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, timeout=1.0)
+    result = caught.value.result
+    assert "GPU 1: 5000 MiB used, at most 1024 count as free, held by no process that can be seen" in caught.value.msg
+    assert "reset: if_needed" in caught.value.msg
+    assert (result["changed"], result["reboot_required"]) == (False, False)
+    assert result["held"][0]["verdict"] == "dirty" and result["held"][0]["unattributed_mib"] == 5000
+
+
+class Smi(Runner):
+    """nvidia-smi as far as a reset needs it."""
+
+    def __init__(self, machine: Machine, refuses: str = "") -> None:
+        self.machine, self.refuses = machine, refuses
+        self.calls: List[str] = []
+
+    def run(self, argv: Sequence[str], timeout: float = 30.0, stdin: Any = None, env: Any = None) -> Completed:
+        self.calls.append(" ".join(argv[3:]))
+        assert self.machine.readers == 0, "our own reader is in the way of the reset"
+        if "--gpu-reset" in argv:
+            if self.refuses:
+                return Completed(tuple(argv), 255, "", self.refuses)
+            self.machine.leak.clear()
+        return Completed(tuple(argv), 0, "Enabled\n", "")
+
+
+def test_a_reset_frees_what_no_process_holds(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reset, "device_holders", lambda root: {})
+    machine.leak[1] = 5000
+    smi = Smi(machine)
+    result = reclaim(ReclaimRequest(reset="if_needed", timeout=2.0, settle=0.2), machine.ports(runner=smi))
+    assert result.freed and result.changed and [each.to_result() for each in result.resets] == [{"gpu": 1, "done": True, "detail": None}]
+    assert [call.split(" ", 0)[0] for call in smi.calls] == [
+        "--query-gpu=persistence_mode --format=csv,noheader,nounits", "-pm 0", "--gpu-reset", "-pm 1",
+    ]
+
+
+def test_a_refused_reset_leaves_the_reboot(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reset, "device_holders", lambda root: {})
+    machine.leak[1] = 5000
+    with pytest.raises(GpuFleetError) as caught:
+        reclaim(
+            ReclaimRequest(reset="if_needed", timeout=2.0, settle=0.2),
+            machine.ports(runner=Smi(machine, "GPU is in use by another client")),
+        )
+    assert caught.value.result["reboot_required"] is True
+    assert "GPU 1: reset failed: GPU is in use by another client" in caught.value.msg
+
+
+def test_no_driver_no_claim(machine: Machine) -> None:
+    for reason in ("no_driver", "driver_library_mismatch", "driver_hung"):
+        answer = Snapshot(False, reason=reason, reason_detail="so it is", processes_reliable=False)
+        reader = ScriptedReader(lambda answer=answer: answer)  # type: ignore[misc]
+        for check_mode in (False, True):
+            with pytest.raises(GpuFleetError, match="nothing is touched and nothing counts as free") as caught:
+                reclaim(ReclaimRequest(), machine.ports(open_reader=lambda reader=reader: reader), check_mode)
+            assert caught.value.result["freed"] is False
+        assert reader.closed == 2
+
+
+def test_a_driver_that_dies_on_the_way_ends_it_without_a_claim(machine: Machine) -> None:
+    left = machine.spawn(**ORPHAN)
+    real = machine.reading
+
+    def dying() -> Snapshot:
+        return real() if machine.alive(left) else Snapshot(False, reason="driver_hung", reason_detail="a call hung")
+
+    machine.reading = dying  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine)
+    result = caught.value.result
+    assert "driver_hung" in caught.value.msg and result["freed"] is False and result["gpus_after"] == []
+    assert [each["pid"] for each in result["signalled"]] == [left]
+
+
+def test_what_was_done_is_known_even_when_the_run_breaks_off(machine: Machine) -> None:
+    pid = machine.spawn(**ORPHAN)
+    in_unit(machine, "vllm-a.service", machine.spawn(gpus=[1], vllm=True))
+    real = machine.reading
+
+    def breaking() -> Snapshot:
+        if not machine.alive(pid):
+            machine.systemd.broken = "systemctl show failed"
+        return real()
+
+    machine.reading = breaking  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError, match="systemctl show failed") as caught:
+        do(machine)
+    result = caught.value.result
+    assert [each["pid"] for each in result["signalled"]] == [pid]
+    assert result["changed"] is True and result["freed"] is False and result["gpus_after"] == []
+
+
+def test_hosts_on_which_it_cannot_work_are_refused_before_the_driver_is_asked(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never() -> Any:
+        raise AssertionError("asked")
+
+    machine.systemd.why_not = "systemd is not running as PID 1 on this host."
+    with pytest.raises(GpuFleetError, match="systemd is not running"):
+        reclaim(ReclaimRequest(), machine.ports(open_reader=never))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(GpuFleetError, match="become: true"):
+        reclaim(ReclaimRequest(), machine.ports(open_reader=never))
+
+
+def test_a_gpu_that_is_not_there_is_said_with_what_is(machine: Machine) -> None:
+    with pytest.raises(GpuFleetError, match="GPU '7' is not on this host. This host has: 0"):
+        do(machine, gpus=("7",))
+
+
+def test_selecting_by_uuid_and_pci_id(machine: Machine) -> None:
+    one, two = machine.spawn(gpus=[0], **ORPHAN), machine.spawn(gpus=[1], **ORPHAN)
+    assert [each.holder.pid for each in do(machine, gpus=("GPU-0001-aaaa",)).signalled] == [two]
+    assert [each.holder.pid for each in do(machine, gpus=("00000000:01:00.0",)).signalled] == [one]
+
+
+def test_a_protected_process_that_holds_too_much_is_named(machine: Machine) -> None:
+    pid = machine.spawn(**ORPHAN)
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, protect=("process:python*",))
+    assert machine.alive(pid)
+    assert "protected: protect: process:python*" in caught.value.msg
+    assert caught.value.result["skipped"][0]["pid"] == pid
+
+
+def test_its_own_ancestors_are_never_ended(machine: Machine) -> None:
+    machine.claim(os.getppid(), 0, 50000, **ORPHAN)
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, scope="all")
+    assert "protected: it runs this task" in caught.value.msg
+
+
+def test_a_gpu_that_is_lost_is_never_free_and_not_waited_for(machine: Machine) -> None:
+    reader = ScriptedReader(lambda: snapshot(gpu(0), gpu(1, None, state="lost", error="GPU is lost")))
+    begun = time.monotonic()
+    with pytest.raises(GpuFleetError) as caught:
+        reclaim(ReclaimRequest(timeout=30.0), machine.ports(open_reader=lambda: reader))
+    assert "GPU 1 can't be read (lost: GPU is lost)" in caught.value.msg
+    assert time.monotonic() - begun < 5.0
+    assert [each["verdict"] for each in caught.value.result["held"]] == ["unreadable"]
+
+
+def test_a_zombie_is_reported_with_the_parent_that_must_reap_it(machine: Machine) -> None:
+    pid = machine.spawn(**ORPHAN)
+    ticks = machine.claims[0].ticks
+    child = machine.children[0]
+    child.kill()
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    entry = Machine._entry(machine.claims[0], "VLLM::Worker_TP", 0)
+    assert ticks == entry.start_ticks
+    machine.reading = lambda: snapshot(gpu(0, 90000, [entry]))  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, timeout=1.5)
+    (said,) = caught.value.result["unkillable"]
+    assert said["state"] == "Z" and "pid %d" % os.getpid() in said["advice"]
+    assert caught.value.result["reboot_required"] is False and caught.value.result["signalled"] == []

@@ -1,0 +1,137 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Units stopped in a bounded time, whatever their processes do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Iterator
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import Clock
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import units
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ladder import stop_unit
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.units import KILL_WAIT_S, UnitRef, stop_units
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
+    Behaviour,
+    FakeClock,
+    FakeSystemd,
+    active,
+)
+
+UNIT = "vllm-a.service"
+
+
+def systemd(clock: Clock, **behaviours: Behaviour) -> FakeSystemd:
+    """A manager with vllm-<name>.service running for each behaviour."""
+    made = FakeSystemd(clock)
+    for name, behaviour in behaviours.items():
+        unit = "vllm-%s.service" % name
+        made.units[unit] = active(unit)
+        made.behaviours[unit] = behaviour
+        made.members[unit] = [100]
+    return made
+
+
+def test_a_unit_that_obeys_is_stopped() -> None:
+    clock = FakeClock()
+    manager = systemd(clock, a=Behaviour(after=0.5))
+    stopped = stop_unit(manager, UNIT, 20.0, clock)  # type: ignore[arg-type]
+    assert (stopped.result, stopped.ok, stopped.changed) == ("stopped", True, True)
+    assert 0.5 <= stopped.seconds <= 0.6
+    assert manager.log == [("stop", UNIT)]
+
+
+def test_a_wedged_unit_is_killed_as_a_whole_after_its_time() -> None:
+    clock = FakeClock()
+    manager = systemd(clock, a=Behaviour(after=None))
+    stopped = stop_unit(manager, UNIT, 3.0, clock)  # type: ignore[arg-type]
+    assert stopped.result == "killed" and 3.0 <= stopped.seconds <= 3.2
+    assert manager.log == [("stop", UNIT), ("kill", UNIT)]
+
+
+def test_a_unit_that_survives_even_that_is_reported_in_time() -> None:
+    clock = FakeClock()
+    manager = systemd(clock, a=Behaviour(after=None, killable=False))
+    stopped = stop_unit(manager, UNIT, 1.0, clock)  # type: ignore[arg-type]
+    assert (stopped.result, stopped.ok, stopped.survivors) == ("failed", False, (100,))
+    assert stopped.detail == "it is still deactivating"
+    assert stopped.seconds <= 1.0 + KILL_WAIT_S + 0.3
+    assert manager.log.count(("kill", UNIT)) > 1, "what forked while it was being killed is killed again"
+
+
+def test_a_unit_that_does_not_run_is_left_as_it_is() -> None:
+    clock = FakeClock()
+    manager = FakeSystemd(clock)
+    stopped = stop_unit(manager, UNIT, 1.0, clock)  # type: ignore[arg-type]
+    assert (stopped.result, stopped.changed, manager.log) == ("inactive", False, [])
+
+
+def test_several_units_are_stopped_side_by_side() -> None:
+    clock = FakeClock()
+    manager = systemd(clock, a=Behaviour(after=2.0), b=Behaviour(after=2.0), c=Behaviour(after=None))
+    refs = [UnitRef(manager, "vllm-%s.service" % name) for name in "abc"]  # type: ignore[arg-type]
+    begun = clock.now
+    assert [each.result for each in stop_units(refs, 4.0, clock)] == ["stopped", "stopped", "killed"]
+    assert clock.now - begun < 5.0
+
+
+def test_a_manager_that_does_not_answer_fails_its_units_and_no_others() -> None:
+    clock = FakeClock()
+    broken = systemd(clock, a=Behaviour())
+    broken.broken = "Failed to connect to bus"
+    healthy = systemd(clock, b=Behaviour())
+    refs = [UnitRef(broken, UNIT, 1000), UnitRef(healthy, "vllm-b.service")]  # type: ignore[arg-type]
+    results = stop_units(refs, 4.0, clock)
+    assert [(each.result, each.uid) for each in results] == [("failed", 1000), ("stopped", None)]
+    assert results[0].detail == "Failed to connect to bus"
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that outlives its unit."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_what_outlives_its_unit_is_swept(child: subprocess.Popen[bytes]) -> None:
+    clock = Clock()
+    manager = systemd(clock, a=Behaviour(after=0.0, leaves=(child.pid,)))
+    stopped = stop_unit(manager, UNIT, 5.0, clock)  # type: ignore[arg-type]
+    assert (stopped.result, stopped.survivors) == ("swept", ())
+    assert child.wait(5) == -15
+
+
+def test_what_a_unit_left_behind_earlier_is_swept_without_a_stop(child: subprocess.Popen[bytes]) -> None:
+    clock = Clock()
+    manager = FakeSystemd(clock, members={UNIT: [child.pid]})
+    stopped = stop_unit(manager, UNIT, 5.0, clock)  # type: ignore[arg-type]
+    assert (stopped.result, manager.log) == ("swept", [])
+    assert child.wait(5) == -15
+
+
+def test_a_unit_that_starts_again_during_the_sweep_keeps_its_new_processes(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "KILL_WAIT_S", 0.5)
+    clock = Clock()
+    manager = FakeSystemd(clock, members={UNIT: [child.pid]})
+    looks = []
+
+    class Reviving(FakeSystemd):
+        def statuses(self, names: object) -> object:  # type: ignore[override]
+            looks.append(names)
+            if len(looks) == 3:  # between the listing of the left-overs and their end
+                manager.units[UNIT] = active(UNIT)
+                manager.behaviours[UNIT] = Behaviour(after=None, killable=False)
+            return FakeSystemd.statuses(self, names)  # type: ignore[arg-type]
+
+    manager.__class__ = Reviving
+    stopped = stop_unit(manager, UNIT, 0.2, clock)  # type: ignore[arg-type]
+    assert child.poll() is None
+    assert stopped.result == "failed"
