@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Match, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Dict, List, Match, Optional, Sequence, Tuple
 
 from .guard import guard_diagnosis
 from .result import Diagnosis
@@ -21,7 +21,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # (Worker_TP0 pid=123) ERROR 11-29 15:44:21 [core.py:708] the text
 _PROCESS = re.compile(r"^\((?P<who>[\w ./-]+?)(?: pid=\d+)?\)\s?")
 _LEVEL = re.compile(r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+[\d-]+ [\d:]+(?:\.\d+)? (?:\[[^\]]*\])?\s?")
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning)?: \S|^(?:[a-z_]\w*\.)*\w+Error$")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning)?: \S|^(?:[a-z_]\w*\.)*\w+Error$"
+)
 # They say that something failed, never what.
 _SECOND_HAND = re.compile(
     r"Engine core initialization failed|WorkerProc initialization failed|See root cause above|Failed core proc|"
@@ -29,7 +31,9 @@ _SECOND_HAND = re.compile(
     r"Scheduled restart job|Worker proc \S+ died unexpectedly"
 )
 # Before this line the weights are loaded; after it the memory goes to warm-up, graphs and cache.
-_LOADED = re.compile(r"Model loading took|Loading weights took|init engine|Available KV cache memory|torch\.compile took")
+_LOADED = re.compile(
+    r"Model loading took|Loading weights took|init engine|Available KV cache memory|torch\.compile took"
+)
 _PROGRESS = re.compile(
     r"Loading safetensors checkpoint shards: +\d+%|Loading weights took|Model loading took|torch\.compile took|"
     r"Available KV cache memory|Graph capturing finished|init engine|Starting vLLM server on"
@@ -96,7 +100,10 @@ def _by_rule(rule: Rule, hit: Tuple[int, Match[str]], read: List[_Line], context
     if rule.kind == "oom_warmup" and values.get("seqs") and context.vocab_size:
         gib = int(values["seqs"]) * context.vocab_size * 4 / 2**30
         advice = "max_num_seqs %s needs about %.1f GiB per pass for the warm-up over a vocabulary of %d. %s" % (
-            values["seqs"], gib, context.vocab_size, advice
+            values["seqs"],
+            gib,
+            context.vocab_size,
+            advice,
         )
     if rule.kind == "port_in_use" and context.port:
         summary = "another process listens on port %d" % context.port
@@ -134,7 +141,9 @@ def _without_rule(read: List[_Line], context: DiagnosisContext) -> Diagnosis:
         )
     cause = _root_exception(read)
     if cause is not None:
-        return Diagnosis("unknown", "the server failed: %s" % _cut(cause.text), _around(read, cause), _LOOK % _of(context))
+        return Diagnosis(
+            "unknown", "the server failed: %s" % _cut(cause.text), _around(read, cause), _LOOK % _of(context)
+        )
     if context.timed_out or context.result == "timeout":
         return _timed_out(read, context)
     if context.result == "start-limit-hit" or context.restarts > 0:
@@ -146,7 +155,12 @@ def _without_rule(read: List[_Line], context: DiagnosisContext) -> Diagnosis:
         )
     if not read:
         return Diagnosis("unknown", "the journal holds no line of this start", (), _LOOK % _of(context))
-    return Diagnosis("unknown", "the server ended%s, and its journal names no cause" % _how(context), _best(read), _LOOK % _of(context))
+    return Diagnosis(
+        "unknown",
+        "the server ended%s, and its journal names no cause" % _how(context),
+        _best(read),
+        _LOOK % _of(context),
+    )
 
 
 _LOOK = "Read the whole journal: journalctl -u %s"
@@ -164,7 +178,8 @@ def _timed_out(read: List[_Line], context: DiagnosisContext) -> Diagnosis:
         "timeout",
         "the server was not ready in time; %s" % reached,
         tuple(_cut(line.raw) for line in (progress or read)[-_EVIDENCE_LINES:]),
-        "Give it more time (ready_timeout) if it was still loading; otherwise read its journal: journalctl -u %s" % _of(context),
+        "Give it more time (ready_timeout) if it was still loading; otherwise read its journal: journalctl -u %s"
+        % _of(context),
     )
 
 
@@ -181,7 +196,7 @@ def _first(rule: Rule, read: List[_Line]) -> Optional[Tuple[int, Match[str]]]:
 def _evidence(read: List[_Line], index: int, rule: Rule) -> Tuple[str, ...]:
     """The line itself, then others that the same rule matches with another text, then the exception around it."""
     chosen = [read[index]]
-    for line in read[index + 1:]:
+    for line in read[index + 1 :]:
         if len(chosen) == _EVIDENCE_LINES:
             break
         if line.text in [other.text for other in chosen] or _SECOND_HAND.search(line.text):
@@ -193,8 +208,13 @@ def _evidence(read: List[_Line], index: int, rule: Rule) -> Tuple[str, ...]:
 
 def _root_exception(read: List[_Line]) -> Optional[_Line]:
     """The last line of the first traceback that says what failed: a worker's before its engine's before the server's."""
-    found = [line for line in read if _EXCEPTION.match(line.text) and not _SECOND_HAND.search(line.text)
-             and line.level in (None, "ERROR", "CRITICAL")]
+    found = [
+        line
+        for line in read
+        if _EXCEPTION.match(line.text)
+        and not _SECOND_HAND.search(line.text)
+        and line.level in (None, "ERROR", "CRITICAL")
+    ]
     for part in ("Worker", "EngineCore", ""):
         for line in found:
             if line.who.startswith(part):
@@ -221,11 +241,11 @@ def _read(raw: str) -> _Line:
     process = _PROCESS.match(text)
     if process is not None:
         who = process.group("who")
-        text = text[process.end():]
+        text = text[process.end() :]
     level = _LEVEL.match(text)
     if level is None:
         return _Line(clean, text.rstrip(), None, who)
-    return _Line(clean, text[level.end():].rstrip(), level.group("level"), who)
+    return _Line(clean, text[level.end() :].rstrip(), level.group("level"), who)
 
 
 def _complete(template: str, values: Dict[str, str]) -> bool:

@@ -57,7 +57,9 @@ _COMPILE_CACHE = (
     "Remove the service's own compile caches (cache/ below its home directory) and start it again: they are made anew "
     "while it loads."
 )
-_DRIVER = "Look at `nvidia-smi` and `dmesg` on the host; after an update of the driver's packages the host needs a reboot."
+_DRIVER = (
+    "Look at `nvidia-smi` and `dmesg` on the host; after an update of the driver's packages the host needs a reboot."
+)
 
 RULES: Tuple[Rule, ...] = (
     # Memory that isn't there before anything is loaded.

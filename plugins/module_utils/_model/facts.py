@@ -77,7 +77,8 @@ def read_model(path: str) -> ModelFacts:
     if gguf:
         return ModelFacts(path, gguf[0])
     raise GpuFleetError(
-        "The model directory %s holds no config.json (nor params.json nor a .gguf file). Is the download complete?" % path
+        "The model directory %s holds no config.json (nor params.json nor a .gguf file). Is the download complete?"
+        % path
     )
 
 

@@ -33,7 +33,11 @@ NAMES: Dict[str, Tuple[str, ...]] = {
     "dense_width": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff", "hidden_dim"),
     # Where none of these stands, a model with experts means them by its intermediate size.
     "expert_width": ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size"),
-    "shared_width": ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"),
+    "shared_width": (
+        "shared_expert_intermediate_size",
+        "shared_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+    ),
     "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts"),
     "shared_experts": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
     "kv_lora_rank": ("kv_lora_rank",),
@@ -54,4 +58,11 @@ TEXT_CONFIGS: Tuple[str, ...] = (
 )
 
 # Encoders beside the language model.
-ENCODERS: Tuple[str, ...] = ("vision_config", "vit_config", "visual", "audio_config", "audio_encoder_config", "vision_encoder")
+ENCODERS: Tuple[str, ...] = (
+    "vision_config",
+    "vit_config",
+    "visual",
+    "audio_config",
+    "audio_encoder_config",
+    "vision_encoder",
+)

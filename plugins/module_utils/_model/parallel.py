@@ -164,7 +164,9 @@ def _block(
     # Columns (gate and up) must fit block_n even when nothing is split; rows (down) block_k only when they are.
     bad = [size for size in ((block_n, block_k) if split > 1 else (block_n,)) if part % size]
     if not bad:
-        return Check("quant_block_%s" % kind, PASS, "%s is a multiple of the FP8 block %d x %d" % (said, block_n, block_k))
+        return Check(
+            "quant_block_%s" % kind, PASS, "%s is a multiple of the FP8 block %d x %d" % (said, block_n, block_k)
+        )
     detail = "%s is not a multiple of the stored FP8 block %d" % (said, bad[0])
     if refine and math.gcd(block_n, block_k, part, facts.hidden_size or part) >= _FINEST_BLOCK:
         detail += "; this version of vLLM re-cuts the blocks on load, and only its Triton kernels can use them"
@@ -216,7 +218,9 @@ def _blocked_attention(
         kv = max(facts.kv_heads // tp, 1) * facts.head_dim
         if kv % block_n:
             # Refused by older versions; newer ones let a merged projection differ (linear.py).
-            detail = "the key's %d rows per rank are not a multiple of the stored FP8 block %d, which older versions refuse"
+            detail = (
+                "the key's %d rows per rank are not a multiple of the stored FP8 block %d, which older versions refuse"
+            )
             return [Check(check, WARN, detail % (kv, block_n), "Watch the first start, or use a smaller size.")]
     return [Check(check, PASS, "attention per rank fits the FP8 block %d x %d" % (block_n, block_k))]
 
@@ -246,7 +250,9 @@ def _stages(facts: ModelFacts, pp: int) -> List[Check]:
 def _gpus(tp: int, pp: int, dp: int, gpu_count: int) -> Check:
     needed = tp * pp * dp
     factors = " x ".join(
-        "%s %d" % (name, size) for name, size in (("tensor", tp), ("pipeline", pp), ("data", dp)) if size > 1 or name == "tensor"
+        "%s %d" % (name, size)
+        for name, size in (("tensor", tp), ("pipeline", pp), ("data", dp))
+        if size > 1 or name == "tensor"
     )
     if needed > gpu_count:
         detail = "%s parallel needs %d GPUs, the service has %d" % (factors, needed, gpu_count)

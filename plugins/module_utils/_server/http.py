@@ -141,9 +141,7 @@ class Server:
         detail = "the model serves neither completions nor embeddings, so nothing was computed (%s)" % unsupported[-1]
         return CompletionResult(True, "none", status, time.monotonic() - start, detail)
 
-    def request(
-        self, method: str, path: str, timeout: float, body: Optional[Mapping[str, Any]] = None
-    ) -> Reply:
+    def request(self, method: str, path: str, timeout: float, body: Optional[Mapping[str, Any]] = None) -> Reply:
         """One request. Raises ConnectionRefusedError while nothing listens, ServerError for every other silence."""
         headers = {"Accept": "application/json", "Connection": "close"}
         if self._api_key:

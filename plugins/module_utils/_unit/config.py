@@ -50,9 +50,7 @@ def normalise_args(args: Mapping[str, Any], key: str = "args") -> Dict[str, Any]
         if top in OURS:
             raise GpuFleetError("%s.%s can't be given as an engine argument. %s." % (key, given, OURS[top]))
         if name in spelled:
-            raise GpuFleetError(
-                "%s: %s and %s are the same argument. Give it once." % (key, spelled[name], given)
-            )
+            raise GpuFleetError("%s: %s and %s are the same argument. Give it once." % (key, spelled[name], given))
         spelled[name] = str(given)
         where = "%s.%s" % (key, given)
         if "." in name:
@@ -145,7 +143,9 @@ def _canonical(name: str, value: Any, where: str) -> Any:
     if isinstance(value, list):
         for item in value:
             if str(item).startswith("-") and name not in REPEATED and name not in JSON_VALUES:
-                raise GpuFleetError("%s: vLLM takes the item %r for an option. It can't begin with '-'." % (where, item))
+                raise GpuFleetError(
+                    "%s: vLLM takes the item %r for an option. It can't begin with '-'." % (where, item)
+                )
     return _checked(value, where)
 
 
@@ -238,8 +238,10 @@ def _for_file(flag: str, value: Any) -> Any:
         return value
     if flag.replace("-", "_") in JSON_VALUES:
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return [json.dumps(item, ensure_ascii=False, sort_keys=True) if isinstance(item, (dict, list)) else item
-            for item in value]
+    return [
+        json.dumps(item, ensure_ascii=False, sort_keys=True) if isinstance(item, (dict, list)) else item
+        for item in value
+    ]
 
 
 def _yaml_key(name: str) -> str:

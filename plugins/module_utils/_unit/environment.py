@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 from typing import Dict
 
+from .quote import number_text
 from .spec import ServiceSpec
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -33,7 +34,7 @@ def unit_environment(spec: ServiceSpec) -> Dict[str, str]:
         # start, and systemd's own PATH has neither.
         "PATH": ":".join([posixpath.dirname(spec.executable), "/usr/local/cuda/bin", _SYSTEM_PATH]),
         # Only when set explicitly do the workers get a window to clean up in.
-        "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "%d" % spec.worker_timeout_s if spec.worker_timeout_s.is_integer() else str(spec.worker_timeout_s),
+        "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": number_text(spec.worker_timeout_s),
         # Log lines reach the journal when they are written, not when a buffer is full.
         "PYTHONUNBUFFERED": "1",
     }

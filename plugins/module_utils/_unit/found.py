@@ -66,7 +66,7 @@ def parse_managed(text: str, path: str) -> Optional[ManagedService]:
     values, problem = _section(text)
     if values is None:
         return None
-    slug = unit[len("vllm-"): -len(".service")]
+    slug = unit[len("vllm-") : -len(".service")]
     try:
         service = ManagedService(
             unit=unit,
@@ -95,8 +95,7 @@ def conflicts(spec: ServiceSpec, managed: Sequence[ManagedService]) -> List[Mana
     return [
         other
         for other in managed
-        if other.unit != spec.unit
-        and (other.port == spec.port or (_on_same_gpus(gpus, uuids, other)))
+        if other.unit != spec.unit and (other.port == spec.port or (_on_same_gpus(gpus, uuids, other)))
     ]
 
 
@@ -133,5 +132,5 @@ def _typed(values: Dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _broken(unit: str, path: str, problem: str) -> ManagedService:
-    slug = unit[len("vllm-"): -len(".service")]
+    slug = unit[len("vllm-") : -len(".service")]
     return ManagedService(unit, slug, "", "", (), 0, slug, path, problem="%s: %s" % (path, problem))

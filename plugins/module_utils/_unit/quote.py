@@ -93,8 +93,16 @@ def plain_value(value: Any, key: str) -> str:
     """A setting that systemd takes as it stands (paths, names): specifiers escaped, the rest checked."""
     text = text_value(value, key)
     if not text or text != text.strip() or text.endswith("\\"):
-        raise GpuFleetError("%s: %r can't stand in a unit: it is empty, or ends in a backslash or a space." % (key, text))
+        raise GpuFleetError(
+            "%s: %r can't stand in a unit: it is empty, or ends in a backslash or a space." % (key, text)
+        )
     return text.replace("%", "%%")
+
+
+def number_text(value: float) -> str:
+    """A number in one form: 300 and 300.0 are the same text."""
+    value = float(value)
+    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _quoted(text: str) -> str:

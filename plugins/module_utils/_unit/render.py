@@ -33,6 +33,7 @@ from .quote import (
     environment_file_line,
     exec_argument,
     exec_command,
+    number_text,
     plain_value,
     text_value,
 )
@@ -68,8 +69,8 @@ def guard_command(spec: ServiceSpec) -> str:
     """The value of ``ExecStartPre=``: the memory guard, under the unit's own user and sandbox."""
     guard = spec.guard
     words = [guard.path, "--unit", spec.unit, "--gpus", spec.visible_devices]
-    words += ["--utilization", _number(spec.utilization), "--margin-mib", str(int(guard.margin_mib))]
-    words += ["--timeout", _number(guard.timeout), "--settle", _number(guard.settle)]
+    words += ["--utilization", number_text(spec.utilization), "--margin-mib", str(int(guard.margin_mib))]
+    words += ["--timeout", number_text(guard.timeout), "--settle", number_text(guard.settle)]
     words += ["--port", str(spec.port), "--host", spec.host]
     quoted = [exec_argument(word, "guard") for word in words]
     return " ".join([exec_command(guard.python, "guard.python")] + quoted)
@@ -171,7 +172,7 @@ def _service_section(spec: ServiceSpec) -> List[str]:
     ]
     if spec.home_path.startswith(_STATE_ROOT):
         lines += [
-            "StateDirectory=" + plain_value(spec.home_path[len(_STATE_ROOT):], "home"),
+            "StateDirectory=" + plain_value(spec.home_path[len(_STATE_ROOT) :], "home"),
             "StateDirectoryMode=0750",
         ]
     for name, value in unit_environment(spec).items():
@@ -220,12 +221,6 @@ def _found_again(spec: ServiceSpec) -> List[str]:
         "User": spec.user,
     }
     return ["%s=%s" % (name, json.dumps(value)) for name, value in values.items()]
-
-
-def _number(value: float) -> str:
-    """A number in one form: 300 and 300.0 are the same text."""
-    value = float(value)
-    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _option_value(value: Any, where: str) -> str:

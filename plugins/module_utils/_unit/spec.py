@@ -104,9 +104,7 @@ class ServiceSpec:
             if not _ACCOUNT.match(getattr(self, key)):
                 raise GpuFleetError("%s: %r is no name of an account." % (key, getattr(self, key)))
         if self.home and not _HOME.match(self.home):
-            raise GpuFleetError(
-                "home: %r is not an absolute path of letters, digits and any of '_.@+=,-'." % self.home
-            )
+            raise GpuFleetError("home: %r is not an absolute path of letters, digits and any of '_.@+=,-'." % self.home)
         set_(self, "gpus", tuple(int(gpu) for gpu in self.gpus))
         if len(set(self.gpus)) != len(self.gpus) or any(gpu < 0 for gpu in self.gpus):
             raise GpuFleetError("gpus: %s names a GPU twice or below 0." % (list(self.gpus),))
