@@ -90,20 +90,28 @@ class Stage:
 
 
 class Section:
-    """Lets through the lines from one that matches up to the next line that matches the end."""
+    """Lets through the lines from the first that matches ``begin`` up to the next that matches ``end``, once."""
 
-    def __init__(self, begin: str, end: str, most: int = 1000) -> None:
-        self._begin, self._end, self._left, self._on = re.compile(begin), re.compile(end), most, False
+    def __init__(self, begin: str, end: str) -> None:
+        self._begin, self._end = re.compile(begin), re.compile(end)
+        self._began = self._ended = False
 
     def __call__(self, line: str) -> str | None:
-        if self._on and self._end.search(line):
-            self._on = False
-        elif not self._on and self._begin.search(line):
-            self._on = True
-        if not self._on or self._left <= 0:
-            return None
-        self._left -= 1
-        return line
+        if not self._began:
+            self._began = bool(self._begin.search(line))
+        elif self._end.search(line):
+            self._ended = True
+        return line if self._began and not self._ended else None
+
+
+def sections(*wanted: Section) -> Show:
+    """Several sections of one output, in the order in which they come."""
+
+    def show(line: str) -> str | None:
+        shown = [section(line) for section in wanted]
+        return next((text for text in shown if text is not None), None)
+
+    return show
 
 
 def swap(stage: Stage, model: str, log: str, *more: str, show: Show | None = None, rc: int = 0) -> str:
@@ -154,7 +162,7 @@ def play(stage: Stage) -> Lab:
         " 97,887 MiB behind the real NVML interface, and a stand-in for vLLM. The first time, their base images are made"
         " from your distribution's mirror; that takes a few minutes and is kept."
     )
-    stage.command([sys.executable, "-m", "lab", "up", "--hosts", str(HOSTS)], "lab-up.log")
+    stage.command(["make", "--no-print-directory", "lab-up", "HOSTS=%d" % HOSTS], "lab-up.log")
     lab = Lab.attach()
     if any(host.run("ls /etc/vllm 2>/dev/null || true").stdout for host in lab.hosts.values()):
         stage.words("The lab was up already: its hosts are put back to a clean state.")
@@ -167,10 +175,11 @@ def play(stage: Stage) -> Lab:
     prove_serving(stage, lab, FIRST)
 
     stage.heading("The plan for the next one: %s on all eight" % SECOND)
-    stage.words("--check --diff says what would be done and touches nothing. The plan, and the first of the diffs:")
+    stage.words("--check --diff says what would be done and touches nothing. The plan, and one of the diffs:")
     before = invocations(lab, FIRST)
-    table, diff = Section(r"^\s*Plan: ", r"^(ok|changed|PLAY|TASK)\b"), Section(r"^--- .*\.yaml", r"^(ok|changed|PLAY|TASK)\b|^--- ", 24)
-    swap(stage, SECOND, "plan.log", "--check", "--diff", show=lambda line: table(line) or diff(line))
+    task = r"^(ok|changed|PLAY|TASK)\b"
+    shown = sections(Section(r"^\s*Plan: ", task), Section(r"^--- .*\.yaml", task + "|^--- "))
+    swap(stage, SECOND, "plan.log", "--check", "--diff", show=shown)
     stage.proof(invocations(lab, FIRST) == before, "the same services run as before: nothing was touched")
 
     stage.heading("The swap, host by host")
@@ -202,6 +211,14 @@ def play(stage: Stage) -> Lab:
     return lab
 
 
+def lab_is_up() -> bool:
+    """Whether there is anything to look around in, or to end."""
+    try:
+        return bool(Lab.attach().hosts)
+    except LabError:
+        return False
+
+
 def main() -> int:
     """Entry point. Exit codes: 0 every proof held, 1 one did not, or the lab could not be brought up."""
     stage = Stage()
@@ -215,12 +232,12 @@ def main() -> int:
     except KeyboardInterrupt:
         failed = "interrupted"
     if not keep:
-        stage.command([sys.executable, "-m", "lab", "down"], "lab-down.log")
+        stage.command(["make", "--no-print-directory", "lab-down"], "lab-down.log")
     if failed is not None:
         print("\nThe demo failed: %s\nIts full outputs are in %s" % (failed, LOGS.relative_to(ROOT)))
     else:
         print("  That was all of it, in %.0f s. Full outputs are in %s." % (time.monotonic() - started, LOGS.relative_to(ROOT)))
-    if keep:
+    if keep and lab_is_up():
         print("  The lab is still up. Look around with `make lab-status`; end it with `make lab-down`.")
     return 0 if failed is None else 1
 

@@ -149,6 +149,25 @@ def test_each_playbook_is_found_by_its_full_name(run: Run, inventory: Path, play
     assert "playbook: " in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("directory", "playbook"),
+    [
+        (ROOT, "playbooks/swap_model.yml"),
+        (ROOT, "gpufleet.vllm.swap_model"),
+        (Path("/"), str(ROOT / "playbooks" / "swap_model.yml")),
+    ],
+)
+def test_a_checkout_works_in_place(inventory: Path, tmp_path: Path, directory: Path, playbook: str) -> None:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+    env.update(ANSIBLE_HOME=str(tmp_path))  # no collections of this machine's user
+    done = subprocess.run(
+        [str(BIN / "ansible-playbook"), playbook, "-i", str(inventory), "-e", "model=unknown"],
+        cwd=directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    # The collection's own action plugin has answered: every name was resolved.
+    assert "The model 'unknown' is not in the catalogue" in done.stdout + done.stderr, done.stdout + done.stderr
+
+
 def test_each_module_and_role_is_documented(run: Run) -> None:
     docs = json.loads(run("ansible-doc", "--json", "-t", "module", *("gpufleet.vllm." + name for name in MODULES)).stdout)
     assert sorted(docs) == ["gpufleet.vllm." + name for name in MODULES]
