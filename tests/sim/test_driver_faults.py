@@ -44,6 +44,18 @@ def _end(child: subprocess.Popen[str]) -> None:
     child.communicate()
 
 
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return _state(pid) != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_every_code_for_every_init(driver_local: LocalDriver) -> None:
     wanted = [code for code in codes.TEXTS if code]
     for code in reversed(wanted):
@@ -186,8 +198,7 @@ def test_a_hanging_call_may_be_uninterruptible(driver_local: LocalDriver) -> Non
     driver_local.gpus.hang("nvmlDeviceGetMemoryInfo", uninterruptible=True)
     child = _start(driver_local)
     try:
-        fields = Path(f"/proc/{child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        assert fields[0] == "D"
+        assert _state(child.pid) == "D"
         child.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             child.wait(timeout=0.3)
@@ -205,7 +216,7 @@ def test_sigkill_ends_an_uninterruptible_caller_and_leaves_nobody(driver_local: 
     _end(child)
     assert len(stand_in) == 1
     deadline = time.monotonic() + 5
-    while Path(f"/proc/{stand_in[0]}").exists():
+    while _runs(int(stand_in[0])):
         assert time.monotonic() < deadline, "the process that waited in its place is still there"
         time.sleep(0.01)
 

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from lab.driver.client import Allocation, DriverError, OutOfMemory, memory_mib
+from lab.driver.ledger import Allocation as Booked
 from lab.driver.ledger import Ledger, ReleaseSchedule
 from lab.driver.testing import CLIENT, LocalDriver
 
@@ -44,18 +45,18 @@ def test_memory_belongs_to_a_living_process_and_returns_when_it_ends(driver_loca
 
 
 def test_memory_returns_late_after_the_process_died(driver_local: LocalDriver) -> None:
-    driver_local.gpus.set(0, release_delay_s=0.4)
+    driver_local.gpus.set(0, release_delay_s=1.0)
     process = driver_local.hold(0, 50_000)
     process.kill()
     process.wait()
     died = time.monotonic()
-    time.sleep(0.1)
+    time.sleep(0.05)
     state = driver_local.gpus.state()[0]
     assert state["used_mib"] == 50_000 + IDLE
     assert state["allocations"] == []
     assert state["releasing_mib"] == 50_000
     driver_local.gpus.wait_for_used(0, IDLE, timeout=5)
-    assert 0.3 < time.monotonic() - died < 2.0
+    assert 0.8 < time.monotonic() - died < 5.0
 
 
 def test_each_gpu_has_its_own_delay(driver_local: LocalDriver) -> None:
@@ -328,8 +329,6 @@ def test_a_schedule_gives_everything_back_whatever_the_rounding() -> None:
 
 def test_rescheduling_never_gives_back_twice() -> None:
     ledger = Ledger()
-    from lab.driver.ledger import Allocation as Booked
-
     ledger.allocations[1] = Booked(1, 100, frozenset("C"), (10,))
     ledger.release(1, 0.0, ReleaseSchedule(((1.0, 0.5), (10.0, 1.0))), leak_mib=0)
     ledger.settle(2.0)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any, TypeVar
@@ -21,8 +22,8 @@ def load(kind: type[T], data: Any, where: str) -> T:
     """data as an instance of the dataclass kind. Raises ScenarioError."""
     if not isinstance(data, dict):
         raise ScenarioError(f"{where}: expected an object, got {data!r}")
-    hints = typing.get_type_hints(kind)
-    known = [each.name for each in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    hints = _hints(typing.cast(Any, kind))
+    known = list(hints)
     for key in data:
         if key not in known:
             raise ScenarioError(f"{where}: unknown key {key!r}; known are {', '.join(known)}")
@@ -31,6 +32,13 @@ def load(kind: type[T], data: Any, where: str) -> T:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise ScenarioError(f"{where}: {error}") from error
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The fields of a dataclass with their types; resolving them from text is slow."""
+    types_of = typing.get_type_hints(kind)
+    return {each.name: types_of[each.name] for each in dataclasses.fields(kind)}
 
 
 def dump(instance: Any) -> Any:

@@ -97,10 +97,10 @@ def _process_rows(gpu: Gpu) -> List[str]:
         return ["|  %3d   %-80s |" % (gpu.index, error)]
     rows = []
     for each in processes:
-        name = _tail(plain(lambda each=each: gpu.process_name(each.pid)), 36)  # type: ignore[misc]
+        name = _tail(plain(lambda each=each: gpu.process_name(each.pid)), 35)  # type: ignore[misc]
         used = "N/A" if each.used is None else "%dMiB" % (each.used // MIB)
         gi, ci = ("N/A" if value is None else str(value) for value in (each.gpu_instance, each.compute_instance))
-        rows.append("|  %3d   %-4s %-4s %15d %6s   %-36s %9s |" % (gpu.index, gi, ci, each.pid, each.type, name, used))
+        rows.append("|  %3d   %-4s %-4s %15d %6s   %-35s %9s |" % (gpu.index, gi, ci, each.pid, each.type, name, used))
     return rows
 
 
