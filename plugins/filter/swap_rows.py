@@ -18,7 +18,7 @@ def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dic
 
 
 def _outcome(variables: Mapping[str, Any], plan: bool) -> Dict[str, Any]:
-    planned = variables.get("vllm_service_result") or {}
+    planned = variables.get("swap_model_plan") or {}
     if plan:
         return dict(planned)
     for name in ("swap_model_failure", "swap_model_result"):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
@@ -17,6 +17,7 @@ from .._gpu.types import Gpu, Snapshot
 from .._guard.zipapp import build_guard
 from .._server.http import Server
 from .._server.ready import ReadyState
+from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
 from .._unit.env_file import read_env_file
 from .._unit.found import ManagedService, conflicts, find_managed
@@ -61,7 +62,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     snapshot = reader.snapshot() if reader is not None else None
     gpus = _selected(request, snapshot)
     spec = _spec(request, gpus) if request.declares_files else None
-    statuses = ports.systemd.statuses([unit] + [service.unit for service in others])
+    statuses = _statuses(ports.systemd, [unit] + [service.unit for service in others])
     status = statuses[unit]
     _refuse_masked(unit, status)
     planned = _file_changes(request, spec, own, account, ports)
@@ -100,6 +101,13 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
         if not statuses[service.unit].inactive and service.unit not in {rival.service.unit for rival in rivals}
     )
     return Look(view, spec, own, target, account, missing, snapshot, gpus, need, left_running, serves)
+
+
+def _statuses(systemd: Systemd, units: Sequence[str]) -> Dict[str, UnitStatus]:
+    """The units as they are, with what the disk says of their start at boot."""
+    statuses = systemd.statuses(units)
+    boot = systemd.boot_states([unit for unit in units if statuses[unit].fragment_path])
+    return {unit: replace(status, unit_file_state=boot.get(unit, "")) for unit, status in statuses.items()}
 
 
 def server_of(service: ManagedService, ports: Ports) -> Server:
@@ -241,7 +249,7 @@ def _listed(
     known = {service.unit: service for service in others}
     unknown = [unit for unit in request.replace_units if unit not in known]
     statuses = dict(statuses)
-    statuses.update(ports.systemd.statuses(unknown))
+    statuses.update(_statuses(ports.systemd, unknown))
     rivals = []
     for unit in request.replace_units:
         status = statuses[unit]
