@@ -43,7 +43,7 @@ class SmiCollector:
         self._runner = runner
         self._timeout = timeout
         self._proc_root = proc_root
-        self._optional = OPTIONAL_FIELDS
+        self._optional: Tuple[str, ...] = OPTIONAL_FIELDS
         self._cuda_version: Optional[str] = None
         self._minors: Dict[str, int] = {}
 

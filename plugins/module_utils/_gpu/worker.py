@@ -163,7 +163,7 @@ def _child(make_handler: Callable[[Beat], Handler], steps: mmap.mmap, requests: 
             request = pickle.loads(_read(requests, _LENGTH.unpack(header)[0]))
             try:
                 answer = pickle.dumps((True, handler(request)))
-            except Exception:  # whatever it is, the parent must hear of it
+            except Exception:  # noqa: BLE001 - whatever it is, the parent must hear of it
                 answer = pickle.dumps((False, traceback.format_exc()))
             _write(answers, _LENGTH.pack(len(answer)) + answer)
         code = 0

@@ -1,0 +1,217 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What counts as vLLM, what is an orphan, what is protected."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Sequence
+
+import pytest
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process import rules
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.rules import classify, host_unit_reason, vllm_reason
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import CgroupOwner, ProcessInfo
+from hypothesis import given
+from hypothesis import strategies as st
+
+NOBODY = CgroupOwner()
+
+
+def process(title: "str | Sequence[str]", comm: str = "", exe: str = "", **more: Any) -> ProcessInfo:
+    """A process as it looks in a list; a list is its arguments, a text its title in one piece."""
+    argv = (title,) if isinstance(title, str) else tuple(title)
+    comm = comm or argv[0].rsplit("/", 1)[-1][:15]
+    fields = {"pid": 500, "ppid": 1, "state": "S", "start_ticks": 1, "start_time": 1.0, "uid": 0, "user": "root", **more}
+    return ProcessInfo(comm=comm, cmdline=" ".join(argv), argv=argv, exe=exe or None, **fields)
+
+
+PYTHON = "/usr/bin/python3.11"
+VLLM = [
+    process("VLLM::EngineCore", "VLLM::EngineCor", PYTHON),
+    process("VLLM::EngineCore_DP1", "VLLM::EngineCor", PYTHON),
+    process("VLLM::Worker_TP0", "VLLM::Worker_TP", PYTHON),
+    process("VLLM::Worker_DP1_EP1", "VLLM::Worker_DP", PYTHON),
+    process("VLLM::APIServer_2", "VLLM::APIServer", PYTHON),
+    process("", "VLLM::EngineCor"),  # the title could not be read, the short name is enough
+    process("VllmWorker rank=3", "python3", PYTHON),
+    process("VllmWorkerProcess", "VllmWorkerProce", PYTHON),
+    process("ray::RayWorkerWrapper.execute_method", "ray::RayWorkerW", PYTHON),
+    process("ray::RayWorkerWrapper", "ray::RayWorkerW", PYTHON),
+    process(["/opt/vllm/bin/python3", "/opt/vllm/bin/vllm", "serve", "/models/x"], "vllm", PYTHON),
+    process(["/opt/vllm/bin/vllm", "serve", "/models/x"], "vllm"),
+    process(["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "x"], "python3", PYTHON),
+    process(["python", "-u", "-X", "dev", "-m", "vllm.entrypoints.cli.main", "serve", "x"], "python", PYTHON),
+]
+NOT_VLLM = [
+    process(["grep", "vllm", "serve"]),
+    process(["vim", "/etc/vllm/minimax.yaml"]),
+    process(["bash", "-c", "vllm serve /models/x"]),
+    process(["tail", "-f", "/var/log/vllm"]),
+    process(["journalctl", "-u", "vllm-minimax.service"]),
+    process(["python3", "train.py", "--engine", "vllm"], "python3", PYTHON),
+    process(["python3", "/home/me/vllm_client.py"], "python3", PYTHON),
+    process(["python3", "-c", "import vllm"], "python3", PYTHON),
+    process(["python3", "-m", "pytest", "vllm"], "python3", PYTHON),
+    process("ray::MyActor", "ray::MyActor", PYTHON),
+    process(["ollama", "serve"]),
+    process(["xVLLM::EngineCore"], "xVLLM::EngineCo"),
+]
+
+
+@pytest.mark.parametrize("info", VLLM, ids=lambda info: info.cmdline or info.comm)
+def test_vllm_is_known_in_all_its_titles(info: ProcessInfo) -> None:
+    assert vllm_reason(info, NOBODY)
+
+
+@pytest.mark.parametrize("info", NOT_VLLM, ids=lambda info: info.cmdline)
+def test_what_only_mentions_vllm_is_not_vllm(info: ProcessInfo) -> None:
+    assert vllm_reason(info, NOBODY) is None
+
+
+def test_a_python_child_of_vllm_is_vllms() -> None:
+    server = VLLM[10]
+    tracker = process(["python3", "-c", "from multiprocessing.resource_tracker import main;main(42)"], "python3", PYTHON)
+    assert vllm_reason(tracker, NOBODY, [server]) and vllm_reason(tracker, NOBODY) is None
+    # through Python processes in between, but not past a shell
+    between = process(["python3", "-c", "from multiprocessing.spawn import spawn_main"], "python3", PYTHON)
+    assert vllm_reason(tracker, NOBODY, [between, server])
+    assert vllm_reason(tracker, NOBODY, [process(["bash"]), server]) is None
+    assert vllm_reason(process(["nvcc", "x.cu"]), NOBODY, [server]) is None
+
+
+def test_python_in_a_vllm_unit_is_vllms() -> None:
+    info = process(["python3", "-c", "x"], "python3", PYTHON)
+    for unit in ("vllm-minimax-m2-5.service", "vllm.service", "vllm@a.service"):
+        assert vllm_reason(info, CgroupOwner(unit=unit))
+    assert vllm_reason(info, CgroupOwner(unit="vllm-exporter-proxy.timer")) is None
+    assert vllm_reason(info, CgroupOwner(unit="notvllm.service")) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "active", "orphan"),
+    [
+        (NOBODY, None, True),
+        (CgroupOwner(unit="vllm-a.service"), True, False),
+        (CgroupOwner(unit="vllm-a.service"), False, True),
+        (CgroupOwner(session="3", scope="session-3.scope"), True, False),
+        (CgroupOwner(session="3", scope="session-3.scope"), False, True),
+        (CgroupOwner(container="abc", runtime="docker"), None, False),
+    ],
+)
+def test_an_orphan_belongs_to_no_active_unit_container_or_session(owner: CgroupOwner, active: "bool | None", orphan: bool) -> None:
+    assert classify(VLLM[0], owner, active).orphan is orphan
+    assert not classify(process(["ollama", "serve"]), owner, active).orphan
+
+
+PROTECTED = [
+    ("Xorg", process(["/usr/lib/xorg/Xorg", ":0"])),
+    ("Xwayland", process(["/usr/bin/Xwayland"])),
+    ("gnome-shell", process(["/usr/bin/gnome-shell"])),
+    ("kwin", process(["/usr/bin/kwin_wayland"])),
+    ("persistenced", process(["/usr/bin/nvidia-persistenced", "--user", "x"], "nvidia-persiste")),
+    ("powerd", process(["/usr/bin/nvidia-powerd"])),
+    ("hostengine", process(["/usr/bin/nv-hostengine", "-n"])),
+    ("dcgm", process(["/usr/bin/dcgm-exporter"])),
+    ("fabricmanager", process(["/usr/bin/nv-fabricmanager", "-c", "x"], "nv-fabricmanage")),
+    ("mps server", process(["nvidia-cuda-mps-server"], "nvidia-cuda-mps")),
+    ("mps control", process(["nvidia-cuda-mps-control", "-d"], "nvidia-cuda-mps")),
+    ("nvidia-smi", process(["nvidia-smi", "-l", "1"])),
+    ("nvtop", process(["nvtop"])),
+    ("nvitop", process(["/usr/bin/python3", "/usr/local/bin/nvitop"], "nvitop", PYTHON)),
+    ("sshd", process(["sshd: root@pts/0"], "sshd")),
+    ("sshd-session", process(["sshd-session: root"], "sshd-session")),
+    ("systemd", process(["/lib/systemd/systemd", "--user"])),
+    ("udev", process(["/lib/systemd/systemd-udevd"], "systemd-udevd")),
+    ("containerd", process(["/usr/bin/containerd-shim-runc-v2", "-id", "x"], "containerd-shim")),
+    ("dockerd", process(["/usr/bin/dockerd"])),
+    ("kubelet", process(["/usr/bin/kubelet"])),
+    ("vgpu", process(["vgpu"])),
+    ("qemu", process(["/usr/bin/qemu-system-x86_64"], "qemu-system-x86")),
+    ("slurm", process(["slurmstepd: [7.0]"], "slurmstepd")),
+]
+
+
+@pytest.mark.parametrize("info", [info for _name, info in PROTECTED], ids=[name for name, _info in PROTECTED])
+def test_infrastructure_is_protected(info: ProcessInfo) -> None:
+    judged = classify(info, NOBODY, None)
+    assert judged.protected and judged.protected_by
+
+
+@pytest.mark.parametrize("info", VLLM[:-1] + NOT_VLLM[5:8], ids=lambda info: info.cmdline or info.comm)
+def test_workloads_are_not_protected(info: ProcessInfo) -> None:
+    assert not classify(info, NOBODY, None).protected
+
+
+def test_what_must_never_be_signalled_is_protected_by_its_pid() -> None:
+    info = process(["python3", "x.py"], "python3", pid=77)
+    assert classify(info, NOBODY, None, own_pids={77, 5}).protected_by == "it runs this task"
+    assert classify(process(["init"], pid=1), NOBODY, None).protected_by == "the host's first process"
+    assert classify(process("", "kworker/0:1", ppid=2), NOBODY, None).protected_by == "kernel thread"
+
+
+def test_a_containers_process_is_protected_and_named() -> None:
+    owner = CgroupOwner(container="f" * 64, runtime="docker")
+    assert classify(VLLM[0], owner, None).protected_by == "container ffffffffffff (docker)"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "protected"),
+    [
+        ("vllm-a.service", True),
+        ("unit:vllm-*.service", True),
+        ("user:alice", True),
+        ("alice", True),
+        ("process:VLLM::Worker*", True),
+        ("VLLM::*", True),
+        ("unit:alice", False),
+        ("process:alice", False),
+        ("user:bob", False),
+        ("VLLM", False),
+    ],
+)
+def test_the_users_patterns_protect(pattern: str, protected: bool) -> None:
+    info = process("VLLM::Worker_TP0", "VLLM::Worker_TP", user="alice")
+    judged = classify(info, CgroupOwner(unit="vllm-a.service"), True, [pattern])
+    assert judged.protected is protected
+    assert judged.protected_by == ("protect: %s" % pattern if protected else None)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["ssh.service", "sshd.service", "ssh.socket", "user@1000.service", "session-3.scope", "init.scope", "docker.service",
+     "containerd.service", "kubelet.service", "slurmd.service", "slurmstepd.scope", "nvidia-persistenced.service",
+     "systemd-logind.service", "dbus.service", "cron.service", "gdm.service"],
+)
+def test_units_that_carry_the_host_are_never_stopped(unit: str) -> None:
+    assert host_unit_reason(unit)
+
+
+@pytest.mark.parametrize("unit", ["vllm-a.service", "ollama.service", "jupyter.service", "run-r8.scope", "sshd-proxy-for-llm.service"])
+def test_ordinary_units_may_be_stopped(unit: str) -> None:
+    assert host_unit_reason(unit) is None
+
+
+def test_a_worker_is_without_a_server_when_the_chain_above_it_ends() -> None:
+    server, engine, worker = VLLM[10], VLLM[0], VLLM[2]
+    script = process(["python3", "offline.py"], "python3", PYTHON)
+    init, shell = process(["systemd", "--user"]), process(["bash"])
+    assert not rules.serverless(worker, [engine, server, init])
+    assert not rules.serverless(engine, [script, shell])
+    assert rules.serverless(worker, [engine, init])
+    assert rules.serverless(engine, [shell])  # given to whatever launched it, not to pid 1
+    assert rules.serverless(engine, [])
+    assert not rules.serverless(server, [init])
+
+
+def test_every_rule_is_a_pattern_with_a_reason() -> None:
+    for table in (rules.VLLM_RULES, rules.PROTECTED_RULES, rules.HOST_UNITS):
+        for rule in table:
+            assert re.compile(rule.pattern) and rule.reason and rule.field in ("name", "title", "program", "unit")
+
+
+@given(st.text(max_size=60), st.text(max_size=15), st.one_of(st.none(), st.booleans()))
+def test_any_process_is_judged_without_an_error(title: str, comm: str, active: "bool | None") -> None:
+    judged = classify(process(title, comm or "x"), NOBODY, active)
+    assert judged.vllm or not judged.orphan
+    assert judged.protected == (judged.protected_by is not None)
