@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import tarball
 import yaml
+from e2e.playbook import Ran
 
 from lab import Lab
 
@@ -209,7 +210,7 @@ def test_the_installed_tarball_swaps_a_lab_host(run: Run, lab: Lab, tmp_path: Pa
     host = lab.hosts["gpu01"]
     words = ("gpufleet.vllm.swap_model", "-i", str(ROOT / "inventories" / "lab"), "-e", "target=gpu01 model=qwen3-0.6b")
     plan = run("ansible-playbook", *words, "--check", "--diff")
-    assert "changed=0" not in plan.stdout.split("PLAY RECAP")[1]
+    assert Ran(0, plan.stdout, None).changed == {"gpu01": 1}
     assert not host.exists("/etc/systemd/system/vllm-qwen3-0.6b.service"), "check mode wrote a unit"
     run("ansible-playbook", *words, "-e", "report_dir=%s" % tmp_path)
     body = json.dumps({"model": "qwen3-0.6b", "prompt": "Hello", "max_tokens": 1}).encode()
@@ -221,4 +222,4 @@ def test_the_installed_tarball_swaps_a_lab_host(run: Run, lab: Lab, tmp_path: Pa
     (report,) = tmp_path.glob("*.json")
     assert json.loads(report.read_text(encoding="utf-8"))["playbook"] == "gpufleet.vllm.swap_model"
     again = run("ansible-playbook", *words)
-    assert "changed=0" in again.stdout.split("PLAY RECAP")[1]
+    assert Ran(0, again.stdout, None).changed == {"gpu01": 0}
