@@ -125,8 +125,8 @@ options:
     type: str
   accept_in_use:
     description:
-      - Whether to succeed, with RV(freed=false), when all that is still held belongs to running processes that were rightly left
-        alone, such as an active service outside the scope. Cleaning up a fleet that serves needs this.
+      - Whether to succeed, without a claim that the GPUs are free, when all that is still held belongs to running processes that were
+        rightly left alone, such as an active service outside the scope. Cleaning up a fleet that serves needs this.
     type: bool
     default: false
   candidates:

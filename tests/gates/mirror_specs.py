@@ -30,7 +30,19 @@ EXTRA: dict[str, dict[str, Any]] = {
             "description": ["Only look and plan, as in check mode, and count nothing as changed."],
         },
     },
+    "gpu_reclaim": {
+        "gpu_reclaim_fail": {
+            "type": "bool",
+            "default": True,
+            "description": [
+                "Whether the role fails where memory is still held at the end. Without it, the result says so and the play goes on.",
+            ],
+        },
+    },
 }
+
+# Options of a module that are not for people: its action plugin fills them in.
+INTERNAL = {"gpu_reclaim": {"candidates"}}
 
 # role -> (module, short description, description)
 MIRRORS = {
@@ -38,6 +50,11 @@ MIRRORS = {
         "vllm_service",
         "Keep one vLLM service on a host exactly as declared",
         "Runs M(gpufleet.vllm.vllm_service). Every variable is an option of that module; what is not set keeps the module's default.",
+    ),
+    "gpu_reclaim": (
+        "gpu_reclaim",
+        "Free GPU memory on a host and prove it",
+        "Runs M(gpufleet.vllm.gpu_reclaim). Every variable is an option of that module; what is not set keeps the module's default.",
     ),
 }
 
@@ -88,6 +105,7 @@ def render(role: str) -> str:
     options = {
         f"{role}_{name}": option(role, name, described, True)
         for name, described in documentation(module)["options"].items()
+        if name not in INTERNAL.get(module, set())
     }
     if "default" in documentation(module)["options"].get("state", {}):
         options[f"{role}_state"]["default"] = documentation(module)["options"]["state"]["default"]

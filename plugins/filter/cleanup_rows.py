@@ -1,0 +1,106 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The filter ``cleanup_rows``; documented in the file of this name beside this one."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ansible.errors import AnsibleFilterError
+
+
+def cleanup_rows(results: Any) -> List[Dict[str, Any]]:
+    """One row per host for the table and the report of a clean-up."""
+    if not isinstance(results, Mapping):
+        raise AnsibleFilterError("cleanup_rows takes a dictionary of results by host, not %s" % type(results).__name__)
+    return [_row(str(host), result if isinstance(result, Mapping) else {}) for host, result in results.items()]
+
+
+def _row(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
+    what, fine = _verdict(result)
+    return {
+        "host": host,
+        "result": what,
+        "ok": fine,
+        "freed_mib": result.get("freed_mib"),
+        "ended": _ended(result),
+        "left": _left(result) or (None if fine else _first_line(result)),
+        "total_s": (result.get("timings") or {}).get("total"),
+    }
+
+
+def _verdict(result: Mapping[str, Any]) -> "tuple[str, bool]":
+    """(the word for it, whether the host is as it should be)."""
+    if result.get("unreachable"):
+        return "UNREACHABLE", False
+    if "freed" not in result:
+        return ("FAILED", False) if result else ("not run", False)
+    held = result.get("held") or []
+    planned = _is_plan(result)
+    if planned and result.get("changed"):
+        return "would free", True
+    if result["freed"]:
+        return ("freed" if result.get("changed") else "clean"), True
+    if held and all(each.get("verdict") == "in_use" for each in held):
+        if result.get("failed"):
+            return "IN USE", False
+        return ("freed, in use" if result.get("changed") else "in use"), True
+    if planned and not result.get("failed"):
+        return "would stay dirty", True
+    return ("DIRTY" if held else "FAILED"), False
+
+
+def _is_plan(result: Mapping[str, Any]) -> bool:
+    """Check mode signals nothing and takes no time."""
+    timings = result.get("timings") or {}
+    return not result.get("failed") and timings.get("total") == 0.0
+
+
+def _ended(result: Mapping[str, Any]) -> Optional[str]:
+    parts = ["%s (%s)" % (each.get("unit"), str(each.get("result")).replace("_", " ")) for each in result.get("stopped_units") or []]
+    for each in result.get("signalled") or []:
+        how = "+".join(each.get("signals") or []) or str(each.get("outcome")).replace("_", " ")
+        gpus = ",".join(str(gpu) for gpu in each.get("gpus") or [])
+        parts.append("%s pid %s on GPU %s (%s)" % (each.get("name"), each.get("pid"), gpus, how))
+    parts += ["GPU %s reset" % each.get("gpu") for each in result.get("resets") or [] if each.get("done")]
+    parts += ["%s (%s MiB)" % (each.get("path"), each.get("mib")) for each in result.get("shm_removed") or []]
+    return "; ".join(parts) or None
+
+
+def _left(result: Mapping[str, Any]) -> Optional[str]:
+    """What is still held, said once for GPUs with the same holders and the same reasons."""
+    gpus_by_text: Dict[str, List[str]] = {}
+    for each in result.get("held") or []:
+        gpus_by_text.setdefault(_holders(each), []).append(
+            "%s (%s MiB)" % (each.get("gpu"), "?" if each.get("used_mib") is None else each["used_mib"])
+        )
+    parts = ["GPU %s: %s" % (", ".join(gpus), text) for text, gpus in gpus_by_text.items()]
+    for each in result.get("unkillable") or []:
+        parts.append("pid %s (%s) can't be ended, state %s" % (each.get("pid"), each.get("name"), each.get("state")))
+    if result.get("reboot_required"):
+        parts.append("reboot required")
+    return "; ".join(parts) or None
+
+
+def _holders(held: Mapping[str, Any]) -> str:
+    if held.get("verdict") == "unreadable":
+        return "can't be read"
+    units = sorted({str(each["unit"]) for each in held.get("holders") or [] if each.get("unit") and held.get("verdict") == "in_use"})
+    if units:
+        return "in use by %s" % ", ".join(units)
+    holders = ["%s pid %s: %s" % (each.get("name"), each.get("pid"), each.get("reason")) for each in held.get("holders") or []]
+    return "; ".join(holders) or "held by no process that can be seen"
+
+
+def _first_line(result: Mapping[str, Any]) -> Optional[str]:
+    lines = str(result.get("msg") or "").strip().splitlines()
+    return lines[0] if lines else None
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        """The filters of this file by name."""
+        return {"cleanup_rows": cleanup_rows}

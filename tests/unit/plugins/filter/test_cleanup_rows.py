@@ -1,0 +1,111 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a clean-up came to on a host, in one row."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import pytest
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpufleet.vllm.plugins.filter.cleanup_rows import FilterModule, cleanup_rows
+
+
+def result(**more: Any) -> Dict[str, Any]:
+    """A result of gpu_reclaim."""
+    values: Dict[str, Any] = {
+        "changed": False, "freed": True, "freed_mib": 0, "stopped_units": [], "signalled": [], "held": [], "unkillable": [],
+        "resets": [], "shm_removed": [], "reboot_required": False, "timings": {"total": 1.5},
+    }
+    values.update(more)
+    return values
+
+
+def held(gpu: int, verdict: str, *holders: Dict[str, Any], used: Any = 96801) -> Dict[str, Any]:
+    """An entry of held."""
+    return {"gpu": gpu, "verdict": verdict, "used_mib": used, "holders": list(holders)}
+
+
+WORKER = {"pid": 7, "name": "VLLM::Worker_TP", "unit": "vllm-a.service", "reason": "it belongs to vllm-a.service"}
+STUCK = {"pid": 8, "name": "VLLM::EngineCor", "unit": None, "reason": "survived SIGKILL"}
+SIGNALLED = [{"pid": 8, "name": "VLLM::EngineCor", "gpus": [0, 1], "signals": ["TERM", "KILL"], "outcome": "survived"}]
+PLANNED = [{"pid": 8, "name": "VLLM::EngineCor", "gpus": [0], "signals": [], "outcome": "would_signal"}]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word", "fine"),
+    [
+        (result(), "clean", True),
+        (result(changed=True), "freed", True),
+        (result(freed=False, held=[held(0, "in_use", WORKER)]), "in use", True),
+        (result(freed=False, changed=True, held=[held(0, "in_use", WORKER)]), "freed, in use", True),
+        (result(freed=False, failed=True, held=[held(0, "in_use", WORKER)]), "IN USE", False),
+        (result(freed=False, failed=True, held=[held(0, "in_use", WORKER), held(1, "dirty")]), "DIRTY", False),
+        (result(freed=False, failed=True, held=[held(0, "unreadable", used=None)]), "DIRTY", False),
+        (result(freed=False, failed=True), "FAILED", False),
+        # failed_when turns a failure into a success; what it came to does not change
+        (result(freed=False, held=[held(0, "dirty")]), "DIRTY", False),
+        ({"failed": True, "msg": "no root"}, "FAILED", False),
+        ({"unreachable": True, "msg": "no route"}, "UNREACHABLE", False),
+        ({}, "not run", False),
+        (result(freed=False, changed=True, signalled=PLANNED, held=[held(0, "dirty")], timings={"total": 0.0}), "would free", True),
+        (result(freed=False, held=[held(0, "dirty")], timings={"total": 0.0}), "would stay dirty", True),
+        (result(timings={"total": 0.0}), "clean", True),
+    ],
+)
+def test_the_word_for_it_and_whether_it_is_fine(outcome: Dict[str, Any], word: str, fine: bool) -> None:
+    (row,) = cleanup_rows({"gpu01": outcome})
+    assert (row["host"], row["result"], row["ok"]) == ("gpu01", word, fine)
+
+
+def test_what_was_ended_and_how() -> None:
+    (row,) = cleanup_rows({"gpu01": result(
+        changed=True,
+        freed_mib=96801,
+        stopped_units=[{"unit": "vllm-a.service", "result": "killed"}],
+        signalled=SIGNALLED,
+        resets=[{"gpu": 3, "done": True}, {"gpu": 4, "done": False}],
+        shm_removed=[{"path": "/dev/shm/vllm_offload_1", "mib": 512}],
+    )})
+    assert row["ended"] == (
+        "vllm-a.service (killed); VLLM::EngineCor pid 8 on GPU 0,1 (TERM+KILL); GPU 3 reset; /dev/shm/vllm_offload_1 (512 MiB)"
+    )
+    assert (row["freed_mib"], row["total_s"], row["left"]) == (96801, 1.5, None)
+
+
+def test_a_plan_says_what_would_be_ended() -> None:
+    (row,) = cleanup_rows({"gpu01": result(changed=True, freed=False, signalled=PLANNED, timings={"total": 0.0})})
+    assert row["ended"] == "VLLM::EngineCor pid 8 on GPU 0 (would signal)"
+
+
+def test_what_is_left_is_said_once_for_gpus_with_the_same_holders() -> None:
+    rows: List[Dict[str, Any]] = cleanup_rows({"gpu01": result(
+        freed=False,
+        failed=True,
+        held=[
+            held(0, "in_use", WORKER), held(1, "in_use", WORKER), held(2, "dirty", STUCK), held(3, "dirty"),
+            held(4, "unreadable", used=None),
+        ],
+        unkillable=[{"pid": 8, "name": "VLLM::EngineCor", "state": "D"}],
+        reboot_required=True,
+    )})
+    assert rows[0]["left"] == (
+        "GPU 0 (96801 MiB), 1 (96801 MiB): in use by vllm-a.service; "
+        "GPU 2 (96801 MiB): VLLM::EngineCor pid 8: survived SIGKILL; "
+        "GPU 3 (96801 MiB): held by no process that can be seen; "
+        "GPU 4 (? MiB): can't be read; "
+        "pid 8 (VLLM::EngineCor) can't be ended, state D; reboot required"
+    )
+
+
+def test_a_failure_without_details_shows_its_message() -> None:
+    (row,) = cleanup_rows({"gpu01": {"failed": True, "msg": "This task runs as uid 1000. Set become: true.\nmore"}})
+    assert row["left"] == "This task runs as uid 1000. Set become: true."
+
+
+def test_anything_else_is_refused() -> None:
+    with pytest.raises(AnsibleFilterError, match="dictionary of results"):
+        cleanup_rows([result()])
+    assert FilterModule().filters() == {"cleanup_rows": cleanup_rows}
