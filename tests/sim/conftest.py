@@ -44,7 +44,6 @@ def driver_session() -> Iterator[LocalDriver]:
 @pytest.fixture
 def driver_local(driver_session: LocalDriver) -> Iterator[LocalDriver]:
     """A driver with the default eight GPUs, idle and with nothing counted."""
-    driver_session.clean()
     yield driver_session
     driver_session.clean()
 

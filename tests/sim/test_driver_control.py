@@ -209,3 +209,17 @@ def test_the_first_scenario_is_written_for_the_host(tmp_path: Path) -> None:
 def test_no_driver_is_an_error_of_control_too(tmp_path: Path) -> None:
     with pytest.raises((OSError, DriverError)):
         Gpus(tmp_path).state()
+
+
+def test_holders_may_outlive_their_gpu(driver_local: LocalDriver, driver_nvml: Nvml) -> None:
+    driver_local.gpus.preset("mig")
+    mig = driver_local.gpus.current.gpus[0].mig
+    assert mig is not None
+    sliced, last = driver_local.hold(str(mig.devices[2].uuid), 100), driver_local.hold(2, 100)
+    driver_local.gpus.scenario(gpus=1)
+    assert driver_local.gpus.state()[0]["used_mib"] == 102
+    assert driver_nvml("out = [p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(gpu(0))]") == [sliced.pid]
+    for process in (sliced, last):
+        process.kill()
+        process.wait()
+    driver_local.gpus.wait_for_used(0, 2)

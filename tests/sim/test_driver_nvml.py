@@ -105,14 +105,15 @@ def test_readings_follow_the_scenario(driver_local: LocalDriver, driver_nvml: Nv
     out = driver_nvml(
         """
 h = gpu(2); u = n.nvmlDeviceGetUtilizationRates(h); bar = n.nvmlDeviceGetBAR1MemoryInfo(h)
-out = [u.gpu, u.memory, n.nvmlDeviceGetTemperature(h, 0), n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetFanSpeed(h),
+out = [u.gpu, u.memory, n.nvmlDeviceGetTemperature(h, 0), n.nvmlDeviceGetTemperatureV(h, 0),
+    n.nvmlDeviceGetPowerUsage(h), n.nvmlDeviceGetFanSpeed(h),
     n.nvmlDeviceGetEnforcedPowerLimit(h), n.nvmlDeviceGetPowerManagementLimit(h), n.nvmlDeviceGetPerformanceState(h),
     n.nvmlDeviceGetComputeMode(h), n.nvmlDeviceGetPersistenceMode(h), n.nvmlDeviceGetEccMode(h),
     n.nvmlDeviceGetVirtualizationMode(h), n.nvmlDeviceGetDisplayActive(h), n.nvmlDeviceGetClockInfo(h, 1),
     n.nvmlDeviceGetClockInfo(h, 2), bar.bar1Total == bar.bar1Free + bar.bar1Used, code(n.nvmlDeviceGetMigMode, h)]
 """
     )
-    assert out == [97, 41, 66, 512_345, 30, 600_000, 600_000, 8, 0, 1, [1, 1], 0, 0, 180, 405, True, 3]
+    assert out == [97, 41, 66, 66, 512_345, 30, 600_000, 600_000, 8, 0, 1, [1, 1], 0, 0, 180, 405, True, 3]
 
 
 def test_health_readings_follow_the_scenario(driver_local: LocalDriver, driver_nvml: Nvml) -> None:

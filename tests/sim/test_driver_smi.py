@@ -437,3 +437,22 @@ def test_it_is_one_file_for_the_hosts_own_interpreter(tmp_path: Path) -> None:
     with running_driver(tmp_path / "driver") as driver:
         done = driver.run(sys.executable, "-IS", str(alone), "-L")
         assert (done.returncode, done.stdout.count("UUID")) == (0, 8)
+
+
+def test_a_gpu_is_asked_for_without_touching_another(driver_local: LocalDriver) -> None:
+    driver_local.gpus.hang("nvmlDevice*", gpu=3)
+    for wanted in ("0", str(driver_local.gpus.current.gpus[0].uuid), "0000:01:00.0"):
+        done = smi(driver_local, "-i", wanted, "--query-gpu=index", "--format=csv,noheader")
+        assert (done.returncode, done.stdout) == (0, "0\n")
+
+
+def test_an_old_version_does_not_know_newer_fields(driver_local: LocalDriver) -> None:
+    driver_local.gpus.preset("old_driver")
+    done = smi(driver_local, "--query-gpu=index,memory.reserved", "--format=csv")
+    assert (done.returncode, done.stdout) == (2, 'Field "memory.reserved" is not a valid field to query.\n\n')
+    (memory,) = ET.fromstring(smi(driver_local, "-q", "-x", "-i", "0").stdout).findall("gpu/fb_memory_usage")
+    assert [(each.tag, each.text) for each in memory] == [
+        ("total", "40960 MiB"),
+        ("used", "517 MiB"),
+        ("free", "40443 MiB"),
+    ]

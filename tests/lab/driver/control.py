@@ -124,7 +124,11 @@ class Gpus:
 
     def clear(self) -> None:
         """Back to the default scenario, with nothing leaked or on its way back, and all counters at zero."""
-        self.apply(Scenario(seed=self.current.seed))
+        self._write(Scenario(seed=self.current.seed))
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is leaked, on its way back, changed at run time or counted any more; the scenario stays."""
         self._control("forget", None)
 
     # --- what the driver counted

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import codes
-from .ledger import Allocation, Ledger
+from .ledger import Allocation, Ledger, ReleaseSchedule
 from .scenario import Gpu, MigDevice, Process, Scenario
 
 KINDS = frozenset("CGM")
@@ -206,8 +206,11 @@ class Machine:
     def release(self, number: int, now: float) -> None:
         """The last copy of an allocation's connection is closed: its memory begins to come back."""
         position = self._where.pop(number)
-        gpu = self.gpu(position)
-        self.ledger(position).release(number, now, gpu.schedule, gpu.leak_mib)
+        if position < len(self.scenario.gpus):
+            gpu = self.gpu(position)
+            self.ledger(position).release(number, now, gpu.schedule, gpu.leak_mib)
+        else:  # the scenario has taken the GPU away meanwhile
+            self.ledger(position).release(number, now, ReleaseSchedule(), leak_mib=0)
 
     def died(self, number: int) -> None:
         """The allocating process has ended; what others still hold is used, but not listed any more."""
@@ -256,7 +259,8 @@ class Machine:
                     merged[pids, each.mig] = merged.get((pids, each.mig), 0) + each.mib
         found = []
         for (pids, number), mib in merged.items():
-            device = gpu.mig.devices[number] if gpu.mig and number is not None else None
+            devices = gpu.mig.devices if gpu.mig is not None else ()
+            device = devices[number] if number is not None and number < len(devices) else None
             pids = next(((gpu.list_as[str(pid)],) for pid in pids if str(pid) in gpu.list_as), pids)
             found.append(
                 Listed(

@@ -206,7 +206,15 @@ _PRESETS: dict[str, Callable[[str], Scenario]] = {
     "mps": _mps,
     "graphics": _graphics,
     "bad_name": lambda seed: _one_changed(seed, 0, name="NVIDIA \udcff\udcfe RTX"),
-    "old_driver": lambda seed: Scenario(seed=seed, driver_version="470.256.02", cuda_version="11.4", gpus=(_A100,) * 8),
+    "old_driver": lambda seed: Scenario(
+        seed=seed,
+        driver_version="470.256.02",
+        nvml_version="11.470.256.02",
+        cuda_version="11.4",
+        gpus=(_A100,) * 8,
+        failures=(Failure("nvmlDeviceGetMemoryInfo_v2", 13),),
+        smi=Smi(unknown_fields=("memory.reserved", "gpu_recovery_action", "reset_status.reset_required")),
+    ),
     "new_banner": lambda seed: Scenario(seed=seed, driver_version="610.47", smi=Smi(banner="umd")),
 }
 

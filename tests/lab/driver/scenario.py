@@ -185,6 +185,7 @@ class Smi:
     stderr: str | None = None
     banner: Literal["cuda", "umd"] = "cuda"  # the banner's titles: before and since driver 610
     lost_gpu: Literal["abort", "skip"] = "abort"  # a GPU without handle ends the program, or is told of and left out
+    unknown_fields: tuple[str, ...] = ()  # query fields that this version is too old to know
     reset_fails: bool = False  # a reset is refused though nobody uses the GPU
 
 

@@ -82,13 +82,15 @@ class LocalDriver:
     def clean(self) -> None:
         """As good as new: no process holds anything, the default scenario, nothing counted."""
         self.gpus.clear()
+        if not self._started:
+            return
         self.release()
         deadline = time.monotonic() + 10
         while any(gpu["allocations"] for gpu in self.gpus.state()):
             if time.monotonic() > deadline:
                 raise TimeoutError("somebody still holds memory of the simulated GPUs")
             time.sleep(0.005)
-        self.gpus.clear()
+        self.gpus.forget()
 
     def stop(self) -> None:
         """End the driver (the module is unloaded) and the processes that hold() started."""

@@ -335,6 +335,27 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, un
     return give_number(&answer, celsius);
 }
 
+struct temperature {
+    unsigned int version;
+    int sensor;
+    int celsius;
+};
+
+EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, struct temperature *temperature);
+EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, struct temperature *temperature)
+{
+    struct answer answer;
+
+    if (temperature == NULL || temperature->sensor != 0)
+        return NVML_INVALID_ARGUMENT;
+    if (temperature->version != (sizeof *temperature | 1u << 24))
+        return NVML_ARGUMENT_VERSION_MISMATCH;
+    answer = rpc_call("nvmlDeviceGetTemperature", "%s", token_of(device));
+    if (answer.code == NVML_SUCCESS)
+        temperature->celsius = (int)answer_number(&answer, 0);
+    return done(&answer);
+}
+
 /* NVML_CLOCK_SM is 1, NVML_CLOCK_MEM is 2; the graphics clock follows the SMs'. */
 EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int domain, unsigned int *mhz);
 EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int domain, unsigned int *mhz)

@@ -89,11 +89,11 @@ def _once(driver: Driver, given: Dict[str, Optional[str]], formats: Dict[str, bo
     if "reset" in given:
         return _print(reset(driver, gpus))
     if "query_gpu" in given:
-        fields = chosen(GPU_FIELDS, str(given["query_gpu"]))
+        fields = chosen(GPU_FIELDS, str(given["query_gpu"]), driver.unknown_fields)
         usable = _usable(driver, gpus)
         return _print(csv(fields, [(gpu,) for gpu in usable], **formats))
     if "query_apps" in given:
-        fields = chosen(APP_FIELDS, str(given["query_apps"]))
+        fields = chosen(APP_FIELDS, str(given["query_apps"]), driver.unknown_fields)
         return _print(csv(fields, subjects(_usable(driver, gpus)), **formats))
     usable = _usable(driver, gpus)
     if "persistence" in given:
@@ -146,25 +146,16 @@ def _misbehave(behaviour: Dict[str, object]) -> None:
 
 def _selected(driver: Driver, ids: Optional[str]) -> List[Gpu]:
     """The GPUs of -i, or all. Raises Ended 6 when there are none, or an id is of none."""
-    gpus = driver.gpus()
-    if ids is not None:
-        buses = driver.bus_ids()
-        gpus = [_find(gpus, buses, each.strip()) for each in ids.split(",")]
+    if ids is None:
+        gpus = driver.gpus()
+    else:
+        found = [driver.find(each.strip()) for each in ids.split(",")]
+        gpus = [gpu for gpu in found if gpu is not None]
+        if len(gpus) < len(found):
+            gpus = []
     if not gpus:
         raise Ended(6, "No devices were found\n")
     return gpus
-
-
-def _find(gpus: List[Gpu], buses: List[str], wanted: str) -> Gpu:
-    for gpu in gpus:
-        names = [str(gpu.index)]
-        bus = buses[gpu.index].upper()
-        names += [bus, bus[4:]]
-        if gpu.error is None:
-            names.append(gpu.uuid)
-        if wanted in names or wanted.upper() in names:
-            return gpu
-    raise Ended(6, "No devices were found\n")
 
 
 def _usable(driver: Driver, gpus: List[Gpu]) -> List[Gpu]:
@@ -220,8 +211,7 @@ def _report(driver: Driver, gpus: List[Gpu], given: Dict[str, Optional[str]]) ->
     if newer:
         versions.append(Node("kmd_version", "KMD Version", driver.driver_version))
     versions.append(Node("cuda_version", "CUDA UMD Version" if newer else "CUDA Version", cuda))
-    attached = int(driver.call("nvmlDeviceGetCount_v2")[0])
-    nodes = log(gpus, versions, attached, sections)
+    nodes = log(gpus, versions, driver.count(), sections)
     return as_xml(nodes) if "xml" in given else as_text(nodes)
 
 

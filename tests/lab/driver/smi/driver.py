@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Dict, List, Optional, Set
 
 from .. import codes
 from ..client import Channel, device_dir
@@ -43,6 +43,7 @@ class Driver:
         self._nodes: List[int] = []
         answer = self._raw("smi")
         self.behaviour: Dict[str, object] = json.loads(answer[0])
+        self.unknown_fields: Set[str] = set(self.behaviour["unknown_fields"])
         self.kernel_version, self.driver_version, self.platform = answer[1:4]
 
     def open(self) -> None:
@@ -81,13 +82,35 @@ class Driver:
 
     def gpus(self) -> List[Gpu]:
         """The GPUs in the order of their index; those that can't be had carry their `error`."""
-        return [self._gpu(index) for index in range(int(self.call("nvmlDeviceGetCount_v2")[0]))]
+        return [self._gpu(index) for index in range(self.count())]
+
+    def count(self) -> int:
+        """How many GPUs the driver shows."""
+        return int(self.call("nvmlDeviceGetCount_v2")[0])
 
     def _gpu(self, index: int) -> Gpu:
         try:
             return Gpu(self, index, self.call("nvmlDeviceGetHandleByIndex_v2", index)[0])
         except NvmlError as error:
             return Gpu(self, index, "", error)
+
+    def find(self, wanted: str) -> Optional[Gpu]:
+        """The GPU of an index, UUID or PCI id, without touching any other; None when there is none."""
+        if wanted.isdigit():
+            return self._gpu(int(wanted)) if int(wanted) < self.count() else None
+        if wanted.upper().startswith("GPU-"):
+            try:
+                found = Gpu(self, 0, self.call("nvmlDeviceGetHandleByUUID", wanted)[0])
+                found.index = int(found.one("nvmlDeviceGetIndex"))
+            except NvmlError as error:
+                if error.code == codes.NOT_FOUND:
+                    return None
+                raise
+            return found
+        for index, bus_id in enumerate(self.bus_ids()):
+            if wanted.upper() in (bus_id, bus_id[4:], bus_id[9:]):
+                return self._gpu(index)
+        return None
 
     def bus_ids(self) -> List[str]:
         """The PCI ids of all GPUs that the driver shows, as its /proc tree does: known even of a lost one."""

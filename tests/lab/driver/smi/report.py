@@ -81,11 +81,17 @@ def _identity(gpu: Gpu) -> List[Node]:
                 )
             ],
         ),
-        _leaf("gpu_recovery_action", "GPU Recovery Action", lambda: RECOVERY.get(field(gpu, 230), "Unknown")),
+        *_recovery(gpu),
         _pci(gpu),
         _leaf("fan_speed", "Fan Speed", lambda: gpu.one("nvmlDeviceGetFanSpeed") + " %"),
         _leaf("performance_state", "Performance State", lambda: "P" + gpu.one("nvmlDeviceGetPerformanceState")),
     ]
+
+
+def _recovery(gpu: Gpu) -> List[Node]:
+    if "gpu_recovery_action" in gpu.driver.unknown_fields:
+        return []
+    return [_leaf("gpu_recovery_action", "GPU Recovery Action", lambda: RECOVERY.get(field(gpu, 230), "Unknown"))]
 
 
 def _pci(gpu: Gpu) -> Node:
@@ -132,13 +138,11 @@ def _framebuffer(gpu: Gpu) -> List[Node]:
     def part(name: str) -> Callable[[], str]:
         return lambda: "%d MiB" % gpu.memory()[name]
 
-    return [
-        Node(
-            "fb_memory_usage",
-            "FB Memory Usage",
-            [_leaf(name, name.capitalize(), part(name)) for name in ("total", "reserved", "used", "free")],
-        )
+    parts = [
+        name for name in ("total", "reserved", "used", "free") if "memory." + name not in gpu.driver.unknown_fields
     ]
+    leaves = [_leaf(name, name.capitalize(), part(name)) for name in parts]
+    return [Node("fb_memory_usage", "FB Memory Usage", leaves)]
 
 
 def _memory(gpu: Gpu) -> List[Node]:

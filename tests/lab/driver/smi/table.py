@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
 
 from .driver import Ended, bracketed
 
@@ -26,12 +26,12 @@ def by_name(fields: List[Field]) -> Dict[str, Field]:
     return {name: field for field in fields for name in field.names}
 
 
-def chosen(known: Dict[str, Field], names: str) -> List[Field]:
-    """The fields of a comma separated list. Raises Ended 2 for a name that is none."""
+def chosen(known: Dict[str, Field], names: str, unknown: Set[str]) -> List[Field]:
+    """The fields of a comma separated list. Raises Ended 2 for a name that is none, or that this driver is too old for."""
     found = []
     for name in names.split(","):
         name = name.strip()
-        if name not in known:
+        if name not in known or name in unknown:
             raise Ended(2, 'Field "%s" is not a valid field to query.\n\n' % name)
         found.append(known[name])
     return found
