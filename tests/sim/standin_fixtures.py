@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import setproctitle
 import yaml
 
@@ -251,7 +252,7 @@ class Bench:
             "USER": "vllm",
             "VLLM_CACHE_ROOT": str(self.home / "cache"),
             "STANDIN_SCENARIO": str(self.standin.path),
-            "STANDIN_LOAD_SECONDS": "0.2",
+            "STANDIN_LOAD_SECONDS": "0.05",
             **self.driver.env,
         }
         for name, value in more.items():
@@ -284,16 +285,38 @@ class Bench:
         """Start `vllm serve` on a model of this bench."""
         return self.start("serve", str(self.models / model), *words, env=self.environ(**env))
 
+    def used_mib(self) -> list[int]:
+        """What the driver counts as used on each GPU."""
+        done = self.driver.run("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+        return [int(line) for line in done.stdout.splitlines()]
+
+    def listed(self) -> dict[int, int]:
+        """MiB by pid, as the driver lists them."""
+        query = "--query-compute-apps=pid,used_memory"
+        done = self.driver.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+        return {int(line.split(",")[0]): int(line.split(",")[1]) for line in done.stdout.splitlines()}
+
     def clean_up(self) -> None:
         """End everything."""
         for running in self._running:
             running.clean_up()
 
 
-@contextlib.contextmanager
-def bench(directory: Path, program: Path, models: Path, driver: LocalDriver) -> Iterator[Bench]:
+@pytest.fixture(scope="session")
+def standin_place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(the installed program, the directory of models)."""
+    place = tmp_path_factory.mktemp("standin")
+    make_model(place / "models" / "small", SMALL, 1_200_000_000, 1)
+    make_model(place / "models" / "minimax", MINIMAX, 230_000_000_000, 125)
+    make_model(place / "models" / "kimi", KIMI, 595_000_000_000, 64)
+    return make_prefix(place / "opt" / "vllm"), place / "models"
+
+
+@pytest.fixture(name="bench")
+def standin_bench(standin_place: tuple[Path, Path], driver_local: LocalDriver, tmp_path: Path) -> Iterator[Bench]:
     """A bench that leaves nothing."""
-    made = Bench(directory, program, models, driver)
+    program, models = standin_place
+    made = Bench(tmp_path, program, models, driver_local)
     try:
         yield made
     finally:

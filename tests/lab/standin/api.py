@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from . import log
 from .behaviours import Misused, misused
-from .web import Connection, Request, Response, json_response
 from .metrics import Metrics
 from .plan import Plan
+from .web import Connection, Request, Response, json_response
 
 _GUARDED = ("/v1", "/v2", "/inference", "/cohere")
 _WORDS = " the model has been loaded and answers with words that mean nothing at all but count as tokens".split(" ")[1:]

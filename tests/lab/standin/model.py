@@ -162,8 +162,9 @@ class Model:
                 )
 
     def weights_mib(self, parallel: Parallel) -> int:
-        """Weights per GPU in MiB."""
-        return -(-self.weight_bytes // (parallel.tensor * parallel.pipeline * 1024 * 1024))
+        """Weights per GPU in MiB; experts, nearly all of a model that has them, go to all ranks of all engines."""
+        ranks = parallel.world * (parallel.data if parallel.expert and self.experts else 1)
+        return -(-self.weight_bytes // (ranks * 1024 * 1024))
 
     def kv_bytes_per_token(self, parallel: Parallel, cache_dtype: str) -> int:
         """KV cache per token on the GPU that needs most, in bytes."""

@@ -20,6 +20,9 @@ from .plan import MIB, Failure, Plan, cache_root, format_gib
 _CONTEXT_MIB = 512  # CUDA context and NCCL, before vLLM's first look at the memory
 _NON_TORCH_MIB = {1: 150, 2: 600}  # what libraries take while loading, by tensor parallel size; 4 and more: 1700
 _GRAPHS_MIB = 420
+# Bytes per sequence and word of the vocabulary: what profiling counts for the sampler, and what its warm-up takes.
+_SAMPLER_PROFILED = 8
+_SAMPLER_WARM_UP = 39
 _POISON = "compiled_graph.poisoned"
 
 _INIT = (
@@ -243,8 +246,11 @@ class Rank:
         return _CONTEXT_MIB + self._weights_mib + extra
 
     def _activation_mib(self) -> int:
-        """Peak of a forward pass with max_num_seqs sequences; the sampler over the vocabulary is most of it."""
-        return max(1024, 16 * self.plan.max_num_seqs * self.plan.model.vocabulary // MIB)
+        """What profiling leaves for a forward pass with max_num_seqs sequences."""
+        return max(1024, self._sampler_mib(_SAMPLER_PROFILED))
+
+    def _sampler_mib(self, bytes_each: int) -> int:
+        return bytes_each * self.plan.max_num_seqs * self.plan.model.vocabulary // MIB
 
     def _graphs_mib(self) -> int:
         return 0 if self.plan.arguments.enforce_eager else _GRAPHS_MIB
@@ -325,13 +331,12 @@ class Rank:
         self._hold(final, _WARM_UP)
 
     def _warm_up_sampler(self) -> None:
-        """One pass over the logits of max_num_seqs sequences, in 32 bit, on top of all that is held."""
+        """Passes over the logits of max_num_seqs sequences, with sorted copies, on top of all that is held."""
         assert self._memory is not None
         held = self._memory.mib
-        logits = 4 * self.plan.max_num_seqs * self.plan.model.vocabulary // MIB
         short = self.plan.behaviours["oom_warmup"]
         try:
-            self._hold(held + logits, _WARM_UP)
+            self._hold(held + self._sampler_mib(_SAMPLER_WARM_UP), _WARM_UP)
             self._hold(held, _WARM_UP)
         except Failure as failure:
             if "out of memory" not in failure.last:

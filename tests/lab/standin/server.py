@@ -18,10 +18,10 @@ from . import log, processes
 from .api import Api, EngineDead, Tokens
 from .behaviours import EXIT_MISUSED, Misused, before_exit, misused
 from .engine import worker_patience
-from .web import Connection, Request, Response
 from .metrics import Metrics
 from .plan import Plan
 from .processes import Child, Link
+from .web import Connection, Request, Response
 
 _MAIN = (
     ("entrypoints/cli/main.py", 117, "main", "args.dispatch_function(args)"),
@@ -383,6 +383,11 @@ def serve(plan: Plan, sock: socket.socket, address: str, engines: list[Engine]) 
 
     try:
         return asyncio.run(main())
+    except OSError as error:
+        # Another server that was loading too has the port by now: only listening tells.
+        processes.end_processes([engine.child for engine in engines], 0)
+        log.raw(log.traceback(_MAIN[:3], f"{type(error).__name__}: {error}"))
+        return 1
     except StartFailed:
         assert server is not None
         server.clean_up()
