@@ -140,7 +140,8 @@ def test_words_survive_the_wire() -> None:
 def test_what_is_no_request_is_refused(driver_local: LocalDriver) -> None:
     channel = Channel(str(driver_local.gpus.socket))
     try:
-        assert channel.request("nonsense")[0] == 2
+        for verb in ("nonsense", "alloc", "resize", "nodes", "memory", "nvml", "control", "reset"):
+            assert channel.request(verb)[0] == 2, verb
         assert channel.request("alloc", 0)[0] == 2
         assert channel.request("alloc", 0, "many", "C", 1, "")[0] == 2
         assert channel.request("alloc", 0, 10, "X", 1, "")[0] == 2

@@ -35,9 +35,11 @@ class Requests:
     def failure(self, faults: Faults, session: Session, request: list[str]) -> Failure | None:
         """Count the call that a request is, and find the scenario's failure for it."""
         verb = request[0]
+        if len(request) < 2:
+            return None  # not a whole request: its answer will say so
         if verb == "nvml":
             call, client = request[1], session.client
-            if call.startswith("nvmlInit"):
+            if call.startswith("nvmlInit") and len(request) > 2:
                 session.client = client = request[2]
             index = self._index(session, call, request[2] if len(request) > 2 else "")
         elif verb in _CUDA_CALLS:
