@@ -29,6 +29,10 @@ from .smi_text import (
 
 # Where it is when PATH does not say (a unit's PATH is short).
 _PLACES = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/run/current-system/sw/bin/nvidia-smi")
+# Exit statuses: a selection that is none; no GPU (of this selection); the answer is good, but a GPU's infoROM is not.
+_BAD_ARGUMENT, _NO_DEVICES, _INFOROM_CORRUPTED = 2, 6, 14
+# What only a working driver says about a single GPU.
+_ANSWERS = (raw.SUCCESS, raw.GPU_IS_LOST, raw.RESET_REQUIRED)
 # After a call hung, how long single GPUs may take that are asked one by one.
 _IMPATIENT_S = 5.0
 # GPUs are asked one by one up to this index when nothing else says how many there are; so many at once.
@@ -80,15 +84,12 @@ class SmiCollector:
                 self._optional = tuple(field for field in self._optional if field != unknown)
                 continue
             rows = [(row.gpu, row.driver_version) for row in parse_rows(done.stdout, fields)]
-            enough = rows and (only is None or len(rows) == len(only))
-            if done.ok or (enough and _text_code(done) == raw.UNKNOWN and "unable to determine" not in _text(done).lower()):
-                return rows, None  # rows and a complaint (a corrupted infoROM is exit 14): the rows are good
-            return rows, done
+            return rows, None if done.ok or (rows and done.rc == _INFOROM_CORRUPTED) else done
 
     def _one_by_one(self, binary: str, only: Optional[FrozenSet[int]], whole: Completed) -> "_Salvage":
         """After the whole query failed: ask each GPU alone, so that a bad one does not hide the others."""
         code = raw.HUNG if whole.timed_out else _text_code(whole)
-        if code == raw.NOT_FOUND and only is None:
+        if _no_devices(whole) and only is None:
             return [], 0, None  # the driver works and shows no GPU
         if code in INIT_REASONS:
             return [], None, raw.Failure(INIT_REASONS[code], _said(whole))
@@ -102,7 +103,7 @@ class SmiCollector:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 results = list(pool.map(lambda index: self._single(binary, index), part))
             rows += [row for row in results if row is not None]
-            answered = answered or any(row is not None and row[0].code == raw.SUCCESS for row in results)
+            answered = answered or any(row is not None and row[0].code in _ANSWERS for row in results)
             if None in results or not answered:
                 break  # the end of the GPUs, or a driver that answers for none
         if not answered:
@@ -116,10 +117,9 @@ class SmiCollector:
             return found[0]
         if trouble is not None and trouble.timed_out:
             return raw.RawGpu(index, code=raw.HUNG), None
-        code = _text_code(trouble)
-        if code in (raw.NOT_FOUND, raw.INVALID_ARGUMENT):
+        if trouble is None or _no_devices(trouble) or trouble.rc == _BAD_ARGUMENT:
             return None
-        return raw.RawGpu(index, code=code), None
+        return raw.RawGpu(index, code=_text_code(trouble)), None
 
     def _count(self, binary: str, at_least: int) -> int:
         done = self._runner.run([binary, "-L"], timeout=self._timeout)
@@ -208,8 +208,12 @@ def _text(done: Completed) -> str:
     return done.stdout + "\n" + done.stderr
 
 
-def _text_code(done: Optional[Completed]) -> int:
-    return raw.UNKNOWN if done is None else failure_code(done.rc, _text(done))
+def _text_code(done: Completed) -> int:
+    return failure_code(done.rc, _text(done))
+
+
+def _no_devices(done: Completed) -> bool:
+    return done.rc == _NO_DEVICES or "no devices were found" in _text(done).lower()
 
 
 def _said(done: Completed) -> str:

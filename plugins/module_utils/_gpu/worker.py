@@ -18,6 +18,7 @@ import pickle
 import select
 import signal
 import struct
+import sys
 import time
 import traceback
 from typing import Any, Callable, Optional, Tuple
@@ -178,8 +179,9 @@ def _only_descriptors(requests: int, answers: int) -> Tuple[int, int]:
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # those of the parent may stand on closed descriptors
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in (requests, answers):
+        if int(name) > 2 and int(name) not in (requests, answers, sys.stdout.fileno()):
             try:
                 os.close(int(name))
             except OSError:

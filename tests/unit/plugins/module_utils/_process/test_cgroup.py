@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._process.cgroup import owner_of, systemd_path
-from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import CgroupOwner
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.cgroup import owner_of, systemd_path
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import CgroupOwner
 
 ID = "3f6d0c7e5a1b4c2d8e9f00112233445566778899aabbccddeeff001122334455"
 

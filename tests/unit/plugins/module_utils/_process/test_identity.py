@@ -14,6 +14,7 @@ import time
 from typing import Iterator
 
 import pytest
+
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process import identity
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.identity import open_proven
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process

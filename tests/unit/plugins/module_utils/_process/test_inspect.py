@@ -21,7 +21,7 @@ def test_listed_processes_their_ancestors_and_the_holders_are_seen(tmp_path: Pat
     proc.add(20, ["python3", "loader.py"], ppid=1, fds={3: "/dev/nvidia2"})
     proc.add(21, ["nvidia-powerd"], ppid=1, fds={3: "/dev/nvidiactl"})
     proc.add(30, ["sleep", "1"], ppid=1)
-    steps = []
+    steps: "list[str]" = []
     seen = inspect([11, 30, 99], proc.root, beat=steps.append)
     assert sorted(seen.infos) == [1, 10, 11, 20, 30]
     assert [info.pid for info in seen.family(11)] == [10, 1]

@@ -13,9 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._process import procfs
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process import procfs
 
 from .proc import Proc
 

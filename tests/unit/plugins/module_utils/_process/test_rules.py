@@ -9,11 +9,16 @@ import re
 from typing import Any, Sequence
 
 import pytest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._process import rules
-from ansible_collections.gpufleet.vllm.plugins.module_utils._process.rules import classify, host_unit_reason, vllm_reason
-from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import CgroupOwner, ProcessInfo
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process import rules
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.rules import (
+    classify,
+    host_unit_reason,
+    vllm_reason,
+)
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import CgroupOwner, ProcessInfo
 
 NOBODY = CgroupOwner()
 

@@ -1,0 +1,169 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The nvidia-smi backend as a conversation with the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import Completed, Runner
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import raw, smi
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.smi import SmiCollector
+
+Answer = Tuple[Optional[int], str, str]
+NO_SUCH = (6, "No devices were found\n", "")
+
+
+class Smi(Runner):
+    """An nvidia-smi that answers by a function of its arguments."""
+
+    def __init__(self, answer: Callable[[List[str]], Answer]) -> None:
+        self.answer = answer
+        self.calls: List[List[str]] = []
+
+    def run(self, argv: Sequence[str], timeout: float = 30.0, stdin: Optional[str] = None,
+            env: Optional[Mapping[str, str]] = None) -> Completed:
+        arguments = list(argv[1:])
+        self.calls.append(arguments)
+        rc, out, err = self.answer(arguments)
+        return Completed(tuple(argv), rc, out, err, timed_out=rc is None)
+
+
+@pytest.fixture(autouse=True)
+def _found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smi, "find_smi", lambda: "/usr/bin/nvidia-smi")
+
+
+def row(index: int, fields: "list[str]") -> str:
+    """A line of --query-gpu with these fields."""
+    values = {"index": str(index), "uuid": "GPU-%d" % index, "pci.bus_id": "00000000:%02d:00.0" % index, "memory.total": "1000",
+              "memory.used": "10", "memory.free": "980", "memory.reserved": "10", "driver_version": "580.1", "utilization.gpu": "0",
+              "compute_mode": "Default", "mig.mode.current": "[N/A]", "gpu_recovery_action": "None", "name": "NVIDIA A"}
+    return ", ".join(values[field] for field in fields) + "\n"
+
+
+def fields_of(arguments: List[str]) -> List[str]:
+    """The queried fields; none for another command."""
+    return arguments[0].split("=", 1)[1].split(",") if arguments[0].startswith("--query-gpu=") else []
+
+
+def selected(arguments: List[str], count: int) -> List[int]:
+    """The GPUs of -i."""
+    return [int(word) for word in arguments[arguments.index("-i") + 1].split(",")] if "-i" in arguments else list(range(count))
+
+
+def read(runner: Smi, tmp_path: Path, only: "frozenset[int] | None" = None, processes: bool = False) -> raw.RawReading:
+    """One reading of memory."""
+    return SmiCollector(runner, 5, str(tmp_path)).read(only, processes, raw.MEMORY)
+
+
+def test_fields_that_this_driver_does_not_know_are_left_out_once(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        fields = fields_of(arguments)
+        for unknown in ("gpu_recovery_action", "memory.reserved"):
+            if unknown in fields:
+                return 2, 'Field "%s" is not a valid field to query.\n\n' % unknown, ""
+        return 0, row(0, fields), ""
+
+    runner = Smi(answer)
+    collector = SmiCollector(runner, 5, str(tmp_path))
+    for _again in range(2):
+        (gpu,) = collector.read(None, False, raw.MEMORY).gpus
+        assert gpu.memory is not None and gpu.memory.reserved is None
+    assert len(runner.calls) == 4  # the refusals are remembered
+
+
+def test_a_bad_gpu_does_not_hide_the_others(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, 4)
+        if 2 in wanted:
+            return 15, "", "Unable to determine the device handle for GPU0000:02:00.0: GPU is lost.  Reboot the system\n"
+        if max(wanted) > 3:
+            return NO_SUCH
+        return 0, "".join(row(index, fields_of(arguments)) for index in wanted), ""
+
+    reading = read(Smi(answer), tmp_path)
+    assert reading.failure is None and reading.count == 4
+    assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(0, 0), (1, 0), (2, raw.GPU_IS_LOST), (3, 0)]
+
+
+def test_a_hung_driver_is_given_up_with_one_more_try(tmp_path: Path) -> None:
+    runner = Smi(lambda arguments: (None, "", ""))
+    reading = read(runner, tmp_path)
+    assert reading.failure is not None and reading.failure.reason == "driver_hung"
+    assert len(runner.calls) <= 9
+
+
+def test_one_hung_gpu_leaves_the_others(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, 3)
+        if max(wanted) > 2:
+            return NO_SUCH
+        return (None, "", "") if 1 in wanted else (0, "".join(row(index, fields_of(arguments)) for index in wanted), "")
+
+    reading = read(Smi(answer), tmp_path)
+    assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(0, 0), (1, raw.HUNG), (2, 0)]
+
+
+def test_rows_with_a_complaint_are_rows(tmp_path: Path) -> None:
+    reading = read(Smi(lambda arguments: (14, row(0, fields_of(arguments)), "WARNING: infoROM is corrupted at gpu 0\n")), tmp_path)
+    assert reading.failure is None and [gpu.code for gpu in reading.gpus] == [0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", ""), "no_driver"),
+        ((18, "Failed to initialize NVML: Driver/library version mismatch\n", ""), "driver_library_mismatch"),
+        ((4, "", "Failed to initialize NVML: Insufficient Permissions\n"), "permission"),
+        ((12, "NVIDIA-SMI couldn't find libnvidia-ml.so library\n", ""), "library_missing"),
+        ((255, "Failed to initialize NVML: Unknown Error\n", ""), "error"),
+        ((127, "", "not found"), "error"),
+    ],
+)
+def test_a_driver_that_cannot_be_read_has_a_reason(tmp_path: Path, answer: Answer, reason: str) -> None:
+    reading = read(Smi(lambda arguments: answer), tmp_path)
+    assert reading.failure is not None and reading.failure.reason == reason
+    assert reading.gpus == []
+
+
+def test_no_devices_is_a_driver_that_works(tmp_path: Path) -> None:
+    reading = read(Smi(lambda arguments: NO_SUCH), tmp_path)
+    assert (reading.failure, reading.count, reading.gpus) == (None, 0, [])
+
+
+def test_only_the_selected_are_asked(tmp_path: Path) -> None:
+    runner = Smi(lambda arguments: (0, "".join(row(index, fields_of(arguments)) for index in selected(arguments, 8)), ""))
+    reading = read(runner, tmp_path, only=frozenset([5, 1]))
+    assert [gpu.index for gpu in reading.gpus] == [1, 5]
+    assert all("-i" in call for call in runner.calls if call[0].startswith("--query"))
+
+
+def test_without_xml_compute_processes_come_by_csv(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        if arguments[0].startswith("--query-compute-apps"):
+            return 0, "GPU-0, 100, 5\n", ""
+        if arguments[0] == "-q":
+            return 0, "<broken", ""
+        return 0, row(0, fields_of(arguments)), ""
+
+    (gpu,) = read(Smi(answer), tmp_path, processes=True).gpus
+    assert gpu.processes == [raw.RawProcess(100, "C", 5 << 20)] and gpu.processes_code == raw.SUCCESS
+
+
+def test_without_any_list_the_processes_are_unknown(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        return (0, row(0, fields_of(arguments)), "") if arguments[0].startswith("--query-gpu") else (3, "", "")
+
+    (gpu,) = read(Smi(answer), tmp_path, processes=True).gpus
+    assert gpu.processes is None and gpu.processes_code != raw.SUCCESS
+
+
+def test_a_host_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smi, "find_smi", lambda: None)
+    reading = read(Smi(lambda arguments: NO_SUCH), tmp_path)
+    assert reading.failure is not None and reading.failure.reason == "library_missing"
