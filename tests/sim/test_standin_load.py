@@ -242,6 +242,21 @@ def test_memory_that_comes_back_while_profiling(bench: Bench) -> None:
     assert "while vLLM is profiling during initialization" in running.log
 
 
+def test_two_that_start_together_take_each_other_s_memory_for_their_own(bench: Bench) -> None:
+    words = ("--gpu-memory-utilization", "0.4", "--max-model-len", "1024")
+    alone = bench.serve("small", *words).ready()
+    alone.signal()
+    alone.ends()
+    eventually(lambda: bench.used_mib()[0] < 100)
+
+    def available(running: Running) -> float:
+        return float(running.lines("Available KV cache memory")[0].split()[-2])
+
+    pair = [bench.serve("small", *words, STANDIN_LOAD_SECONDS="1.5") for _each in range(2)]
+    eventually(lambda: all(each.lines("Available KV cache memory") for each in pair))
+    assert min(map(available, pair)) < available(alone) - 1
+
+
 def test_kv_cache_too_small_for_the_length(bench: Bench) -> None:
     running = bench.serve("minimax", "-tp", "4", "--gpu-memory-utilization", "0.65", "--max-num-seqs", "64")
     _fails(running, "To serve at least one request with the model's max seq len (196608), (", r"\(EngineCore pid=\d+\)")
@@ -380,6 +395,12 @@ def test_home_and_caches(bench: Bench, tmp_path: Path) -> None:
     _fails(running, "NotADirectoryError: [Errno 20] Not a directory", r"\(EngineCore pid=\d+\)")
     bench.serve("small", HOME=str(tmp_path / "home"), VLLM_CACHE_ROOT=None).ready()
     assert (tmp_path / "home" / ".cache" / "vllm" / "torch_compile_cache").is_dir()
+
+
+def test_needs_home(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    bench.standin.behave(needs_home=False)
+    bench.serve("small", VLLM_CACHE_ROOT=str(tmp_path / "file" / "cache")).ready()
 
 
 def test_compile_cache_is_used_again_and_can_be_poisoned(bench: Bench) -> None:
