@@ -153,8 +153,8 @@ class Lab:
         for host in added:
             host.prepare(lowers[host.spec.base])
         self._write_known_hosts()
-        self._ensure_limits(len(added))
         if added:
+            limits.make_room(len(added), cache)
             say(f"booting {', '.join(host.name for host in added)}")
         self._in_parallel(added, Host.boot)
         for host in added:
@@ -166,16 +166,6 @@ class Lab:
         if off:
             say(f"booting {', '.join(host.name for host in off)}, which {'was' if len(off) == 1 else 'were'} off")
         self._in_parallel(off, Host.boot)
-
-    def _ensure_limits(self, hosts: int) -> None:
-        if hosts == 0:
-            return
-        wanted, former = limits.needed(limits.instances_in_use(), hosts), limits.current()
-        if wanted > former:
-            found = self._record
-            found.inotify = [found.inotify[0] if found.inotify else former, wanted]
-            found.save()
-            limits.set_limit(wanted)
 
     def _ensure_network(self, cache: Path) -> None:
         found = self._record

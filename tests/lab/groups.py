@@ -15,7 +15,8 @@ from lab import cgroup
 from lab.errors import LabError
 
 _START_SECONDS = 10.0
-_JOIN = 'for group in $1; do echo "$$" > "$group/cgroup.procs"; done; shift; exec "$@"'
+_GATE = 'until [ -e "$1" ]; do sleep 0.02; done; shift; exec "$@"'
+_JOIN = 'for group in $1; do echo "$$" > "$group/cgroup.procs"; done; shift; exec setsid --fork "$@"'
 
 
 def systemd_runs_here() -> bool:
@@ -45,49 +46,58 @@ def spawn(
     log: Path,
     environment: Mapping[str, str] | None = None,
     subgroups: Sequence[str] = (),
-) -> subprocess.Popen[bytes]:
-    """Start ``argv`` in the group ``name``, in a session of its own, with its output appended to ``log``.
+) -> None:
+    """Start ``argv`` in the group ``name``, as nobody's child, with its output appended to ``log``.
 
-    ``subgroups`` are made below each directory of the group for the process to use.
+    ``subgroups`` are made below each directory of the group for the process to use. Whether it runs, the group tells.
     """
-    command: list[str] = list(argv)
     if systemd_runs_here():
-        scope = ["systemd-run", "--scope", "--quiet", "--collect", "--slice=system.slice", "--property=Delegate=yes"]
-        gate = 'until [ -e "$1" ]; do sleep 0.02; done; shift; exec "$@"'
-        ready = log.with_name(f".{name}.go")
-        ready.unlink(missing_ok=True)
-        command = [*scope, f"--unit={scope_name(lab_id, name)}", "--", "sh", "-c", gate, "sh", str(ready), *argv]
-        process = _popen(command, log, environment)
-        _wait_for(group[0], process, log)
-        others = [directory for directory in group[1:] if not directory.is_dir()]
-        cgroup.create([*others, *(directory / sub for directory in group for sub in subgroups)])
-        cgroup.join(others, process.pid)
-        ready.touch()
-        return process
+        _spawn_in_scope(argv, lab_id, name, group, log, environment, subgroups)
+        return
     cgroup.create([*group, *(directory / sub for directory in group for sub in subgroups)])
-    command = ["sh", "-c", _JOIN, "sh", " ".join(map(str, group)), *argv]
-    return _popen(command, log, environment)
+    _run(["sh", "-c", _JOIN, "sh", " ".join(map(str, group)), *argv], log, environment)
 
 
-def _popen(command: Sequence[str], log: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+def _spawn_in_scope(
+    argv: Sequence[str],
+    lab_id: str,
+    name: str,
+    group: Sequence[Path],
+    log: Path,
+    environment: Mapping[str, str] | None,
+    subgroups: Sequence[str],
+) -> None:
+    """systemd makes the v2 group (and its own v1 one); the process waits at a gate until the rest is made."""
+    gate = log.with_name(f".{name}.go")
+    gate.unlink(missing_ok=True)
+    command = ["systemd-run", "--scope", "--quiet", "--collect", "--slice=system.slice", "--property=Delegate=yes"]
+    command += [f"--unit={scope_name(lab_id, name)}", "--", "sh", "-c", _GATE, "sh", str(gate), *argv]
+    _run(["setsid", "--fork", *command], log, environment)
+    deadline = time.monotonic() + _START_SECONDS
+    while not alive(group):
+        if time.monotonic() > deadline:
+            text = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise LabError(f"systemd made no scope {group[0].name}:\n{text}")
+        time.sleep(0.01)
+    others = [directory for directory in group[1:] if not directory.is_dir()]
+    cgroup.create([*others, *(directory / sub for directory in group for sub in subgroups)])
+    for pid in cgroup.pids(group[0]):
+        cgroup.join(others, pid)
+    gate.touch()
+
+
+def _run(command: Sequence[str], log: Path, environment: Mapping[str, str] | None) -> None:
     with log.open("ab") as output:
-        return subprocess.Popen(
+        result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
             env={**os.environ, **(environment or {})},
+            check=False,
         )
-
-
-def _wait_for(directory: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while not directory.is_dir():
-        if process.poll() is not None or time.monotonic() > deadline:
-            text = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-            raise LabError(f"systemd made no scope {directory.name}:\n{text}")
-        time.sleep(0.01)
+    if result.returncode != 0:
+        raise LabError(f"can't start {command[0]} (status {result.returncode}); see {log}")
 
 
 def end(group: Sequence[Path]) -> None:

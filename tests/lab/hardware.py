@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import socket
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from lab import groups
 from lab.driver import build, trees
+from lab.driver.control import Gpus
 from lab.driver.scenario import Scenario
 from lab.errors import LabError
 
@@ -54,14 +56,33 @@ def start_driver(directory: Path, *, lab_id: str, name: str, group: Sequence[Pat
     """Start the process in the kernel module's place and wait until it serves."""
     argv = [sys.executable, "-m", "lab.driver.daemon", "--dir", str(directory)]
     environment = {"PYTHONPATH": str(_TESTS), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = groups.spawn(argv, lab_id=lab_id, name=name, group=group, log=log, environment=environment)
+    groups.spawn(argv, lab_id=lab_id, name=name, group=group, log=log, environment=environment)
     deadline = time.monotonic() + _START_SECONDS
     while not _serves(directory / "driver.sock"):
-        if process.poll() is not None or time.monotonic() > deadline:
+        alive = groups.alive(group)
+        if not alive or time.monotonic() > deadline:
             text = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-            state = "is not ready" if process.poll() is None else f"ended with status {process.returncode}"
-            raise LabError(f"the simulated driver for {directory} {state}:\n{text}")
+            raise LabError(f"the simulated driver for {directory} {'is not ready' if alive else 'ended'}:\n{text}")
         time.sleep(0.02)
+
+
+def power_cycle(directory: Path) -> None:
+    """What a boot does to the GPUs: memory that leaked, or was on its way back, is free."""
+    Gpus(directory).power_cycle()
+
+
+def on_reboot_command(directory: Path) -> str:
+    """A shell command that does the same, for the launcher of a host that reboots by itself."""
+    argv = [
+        "env",
+        f"PYTHONPATH={_TESTS}",
+        "PYTHONDONTWRITEBYTECODE=1",
+        sys.executable,
+        "-m",
+        "lab.hardware",
+        str(directory),
+    ]
+    return shlex.join(argv)
 
 
 def _serves(path: Path) -> bool:
@@ -71,3 +92,7 @@ def _serves(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+if __name__ == "__main__":
+    power_cycle(Path(sys.argv[1]))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab import cgroup, freezer, groups, hardware, keys, machine, network, provision
+from lab import cgroup, freezer, groups, hardware, keys, locks, machine, network, provision
 from lab.errors import HostCommandError, LabError
 from lab.plan import HostSpec
 from lab.record import Record
@@ -143,17 +143,20 @@ class Host:
         socket = keys.control_socket(self._record.state, self.name)
         if socket is None or socket.exists():
             return socket
-        argv = ["ssh", "-M", "-N", "-o", f"ControlPath={socket}", "-o", "ControlPersist=yes", *self.ssh_args]
+        argv = ["ssh", "-M", "-N", "-o", f"ControlPath={socket}", *self.ssh_args]
         log = self.layout.directory / "ssh.log"
-        process = groups.spawn(
-            argv, lab_id=self._record.lab_id, name=f"{self.name}.ssh", group=self._ssh_group, log=log
-        )
-        deadline = time.monotonic() + 15.0
-        while not socket.exists():
-            # Two callers may open one at the same time; the one that came second ends, and both use the first's.
-            if process.poll() not in (None, 0) or time.monotonic() > deadline:
-                return None
-            time.sleep(0.01)
+        name = f"{self.name}.ssh"
+        # Two at once would leave one connection that nobody uses.
+        with locks.exclusive(self.layout.directory / "ssh.lock", 30.0, f"another connection to {self.name}"):
+            if socket.exists():
+                return socket
+            groups.end(self._ssh_group)
+            groups.spawn(argv, lab_id=self._record.lab_id, name=name, group=self._ssh_group, log=log)
+            while not socket.exists():
+                # The command makes a connection of its own then, and tells what is wrong.
+                if not groups.alive(self._ssh_group):
+                    return None
+                time.sleep(0.01)
         return socket
 
     def _drop_connection(self) -> None:
@@ -215,16 +218,20 @@ class Host:
         )
         if not groups.alive(self._driver_group):
             self._start_driver()
+        hardware.power_cycle(layout.gpu)
         if self._record.models is None:
             raise LabError(f"the lab in {self._record.state} has no models yet")
         nspawn = machine.nspawn_command(self.name, self._record.lab_id, layout, self._bridge, Path(self._record.models))
-        self._process = groups.spawn(
+        groups.spawn(
             machine.launcher_command(layout, lowers, nspawn),
             lab_id=self._record.lab_id,
             name=f"{self.name}.machine",
             group=self._machine_group,
             log=layout.console,
-            environment=machine.environment(self.spec.cgroup),
+            environment={
+                **machine.environment(self.spec.cgroup),
+                "LAB_ON_REBOOT": hardware.on_reboot_command(layout.gpu),
+            },
             subgroups=("launcher", "machine"),
         )
         if wait:

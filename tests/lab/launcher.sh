@@ -7,7 +7,8 @@
 #
 # Started in a mount namespace of its own, so that the host's overlay root, and what systemd-nspawn keeps in /run, are
 # seen nowhere else and go away with the last process, even after SIGKILL. HOST_DIRECTORY/cgroups names the host's
-# control groups, one a line; each has the groups "launcher" (this script) and "machine" (the host).
+# control groups, one a line; each has the groups "launcher" (this script) and "machine" (the host). LAB_ON_REBOOT is a
+# command to run when the host reboots, before it is on again: what hardware does then.
 set -eu
 
 host=$1
@@ -60,4 +61,5 @@ while :; do
         exit "$status"
     fi
     echo "$(date +%T) the host reboots"
+    sh -c "$LAB_ON_REBOOT"
 done

@@ -66,9 +66,8 @@ def ensure(base: str, base_root: Path, state: Path) -> Path:
 
 
 def _install(root: Path, python_dir: str) -> None:
-    import importlib.util
-
     from lab.driver import build
+    from lab.standin import install
 
     libraries = root / "usr/lib" / places.architecture().multiarch
     libraries.mkdir(parents=True)
@@ -76,10 +75,7 @@ def _install(root: Path, python_dir: str) -> None:
     if library.name != "libnvidia-ml.so.1":
         raise LabError(f"the simulated driver's library is called {library.name}, not libnvidia-ml.so.1")
     _copy(build.smi_path(), root / "usr/bin/nvidia-smi", 0o755)
-    if importlib.util.find_spec("lab.standin.install") is not None:
-        from lab.standin import install
-
-        install.install(root, python_dir)
+    install.install(root, python_dir)
     _copy(_ASSETS / "gpu-hardware", root / "usr/lib/gpufleet-lab/gpu-hardware", 0o755)
     _copy(_ASSETS / _HARDWARE_UNIT, root / "etc/systemd/system" / _HARDWARE_UNIT, 0o644)
     wants = root / "etc/systemd/system/sysinit.target.wants"

@@ -9,15 +9,20 @@ many hosts are up and put back afterwards.
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from lab import locks
 from lab.errors import LabError
+from lab.record import boot_id
 
 LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
 PER_HOST = 12
 # For what else begins to run on the machine meanwhile.
 _SPARE = 40
+_NOTE = "inotify-limit.json"
 
 
 def needed(in_use: int, hosts: int) -> int:
@@ -30,6 +35,41 @@ def may_restore(in_use: int, former: int) -> bool:
     return in_use <= former // 2
 
 
+def make_room(hosts: int, cache: Path) -> None:
+    """Raise the limit if ``hosts`` more hosts need it; what it was before any lab raised it is kept in the cache."""
+    with _locked(cache):
+        wanted = needed(instances_in_use(), hosts)
+        if wanted <= current():
+            return
+        if _former(cache) is None:
+            note = {"boot": boot_id(), "limit": current()}
+            (cache / _NOTE).write_text(json.dumps(note) + "\n", encoding="ascii")
+        set_limit(wanted)
+
+
+def restore(cache: Path) -> None:
+    """Put the limit back, unless what else runs (other labs) needs the room: then the last of them does it."""
+    with _locked(cache):
+        former = _former(cache)
+        if former is None or not may_restore(instances_in_use(), former):
+            return
+        set_limit(former)
+        (cache / _NOTE).unlink()
+
+
+def _locked(cache: Path) -> AbstractContextManager[None]:
+    return locks.exclusive(cache / "limits.lock", 60.0, "another lab that sets the machine's limits")
+
+
+def _former(cache: Path) -> int | None:
+    try:
+        note = json.loads((cache / _NOTE).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return None
+    # A boot of the machine has put the limit back by itself.
+    return int(note["limit"]) if note["boot"] == boot_id() else None
+
+
 def instances_in_use() -> int:
     """The inotify instances that root's processes hold, those in containers included."""
     count = 0
@@ -39,7 +79,7 @@ def instances_in_use() -> int:
         try:
             if process.stat().st_uid != 0:
                 continue
-            links = [os.readlink(entry.path) for entry in os.scandir(process / "fd")]
+            links = [os.readlink(process / "fd" / name) for name in os.listdir(process / "fd")]
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             # It ended while it was looked at, or a file was closed; or it has more rights than we (a sandbox's PID 1).
             # Few are missed that way, and there is room to spare.

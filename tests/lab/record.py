@@ -42,8 +42,6 @@ class Record:
     network: str | None = None
     bridge: str | None = None
     models: str | None = None
-    # The kernel's limit on inotify instances as it was before the lab raised it, and as the lab set it.
-    inotify: list[int] | None = None
     # Control groups by name: the directories in each hierarchy.
     groups: dict[str, list[str]] = field(default_factory=dict)
     hosts: dict[str, HostRecord] = field(default_factory=dict)
@@ -62,7 +60,6 @@ class Record:
             "network": self.network,
             "bridge": self.bridge,
             "models": self.models,
-            "inotify": self.inotify,
             "groups": self.groups,
             "hosts": {name: asdict(host) for name, host in self.hosts.items()},
         }
@@ -94,7 +91,6 @@ def load(state: Path) -> Record | None:
         network=data["network"],
         bridge=data["bridge"],
         models=data.get("models"),
-        inotify=data.get("inotify"),
         groups=data["groups"],
         hosts={
             name: HostRecord(HostSpec.from_dict(host["spec"]), host["number"], host["ready"])

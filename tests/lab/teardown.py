@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from lab import cgroup, freezer, groups, limits, machine, network
+from lab import cgroup, freezer, groups, limits, machine, network, places
 from lab.errors import LabError
 from lab.record import FILE, Record
 
@@ -56,26 +56,16 @@ def remove_all(record: Record) -> None:
             cgroup.remove(parent)
     _unmount_below(record.state)
     if record.bridge is not None:
-        # A host's network namespace may outlive it for minutes (connections that nobody answers any more), and its cable with it.
+        # A host's network namespace, and its cable with it, may outlive it for minutes: a connection that nobody
+        # answers any more holds it.
         for name in record.hosts:
             network.remove_host_link(machine.machine_name(name, record.lab_id), record.bridge)
         network.remove_bridge(record.bridge)
-    _restore_limit(record)
+    limits.restore(places.cache_dir())
     for name in _OWN_FILES[:0:-1]:
         _delete(record.state / name)
     # The record goes last: until here, another run could have finished the work.
     _delete(record.state / FILE)
-
-
-def _restore_limit(record: Record) -> None:
-    if record.inotify is None:
-        return
-    former, raised = record.inotify
-    # Somebody else has set it since, or other labs need it: then it isn't ours to lower.
-    if limits.current() == raised and limits.may_restore(limits.instances_in_use(), former):
-        limits.set_limit(former)
-    record.inotify = None
-    record.save()
 
 
 def _delete(path: Path) -> None:
