@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,3 +226,24 @@ def test_holders_may_outlive_their_gpu(driver_local: LocalDriver, driver_nvml: N
         process.kill()
         process.wait()
     driver_local.gpus.wait_for_used(0, 2)
+
+
+def test_a_drivers_end_is_its_owners_end(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from lab.driver.testing import running_driver\n"
+        "with running_driver(Path(sys.argv[1])) as driver:\n"
+        "    print(driver._daemon.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    owner = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert owner.returncode == -9
+    deadline = time.monotonic() + 5
+    while (tmp_path / "driver/driver.sock").exists():
+        assert time.monotonic() < deadline, f"driver {owner.stdout} is still there"
+        time.sleep(0.02)

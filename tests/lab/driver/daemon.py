@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", default="", help="makes this host's GPU UUIDs its own, if there is no scenario yet")
     parser.add_argument("--gpus", type=int, default=8, help="number of GPUs, if there is no scenario yet")
     parser.add_argument("--ready-fd", type=int, help="descriptor to which one line is written when it serves")
+    parser.add_argument("--life-fd", type=int, help="end when this descriptor's other end is closed: its owner is gone")
     options = parser.parse_args(arguments)
 
     options.dir.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.write(options.ready_fd, b"ready\n")
         os.close(options.ready_fd)
     try:
-        server.run(stop_reader)
+        server.run([stop_reader] if options.life_fd is None else [stop_reader, options.life_fd])
     finally:
         server.close()
     return 0

@@ -79,12 +79,13 @@ class Server:
         staged.replace(self.socket_path)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
 
-    def run(self, stop: int) -> None:
-        """Serve until something can be read from the descriptor stop."""
-        self._selector.register(stop, selectors.EVENT_READ, stop)
+    def run(self, stops: list[int]) -> None:
+        """Serve until something, or their end, can be read from one of the descriptors stops."""
+        for stop in stops:
+            self._selector.register(stop, selectors.EVENT_READ, stop)
         while True:
             for key, mask in self._selector.select(self._patience()):
-                if key.data == stop and key.fd == stop:
+                if isinstance(key.data, int):
                     return
                 if key.data is None:
                     self._accept()

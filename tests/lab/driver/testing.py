@@ -58,8 +58,8 @@ class LocalDriver:
         return self.run(sys.executable, "-c", code, *arguments, timeout=timeout)
 
     def hold(self, gpu: int | str, mib: int, *options: str) -> subprocess.Popen[str]:
-        """Start a process that holds memory; returns when it does. It ends with the driver at the latest."""
-        command = [sys.executable, str(CLIENT), "--gpu", str(gpu), "--mib", str(mib), *options]
+        """Start a process that holds memory; returns when it does. It ends with the driver, after five minutes at the latest."""
+        command = [sys.executable, str(CLIENT), "--gpu", str(gpu), "--mib", str(mib), "--seconds", "300", *options]
         process = subprocess.Popen(
             command, env=self.environ(), stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -111,7 +111,7 @@ def running_driver(
         each.mkdir(parents=True)
     build.build_library(library, omit)
     shutil.copy(build.smi_path(python=sys.executable), bin_dir / "nvidia-smi")
-    daemon = _start(directory)
+    daemon, life = _start(directory)
     gpus = Gpus(directory)
     env = {
         "NVIDIA_SIM_SOCKET": str(gpus.socket),
@@ -129,6 +129,7 @@ def running_driver(
         yield driver
     finally:
         driver.stop()
+        os.close(life)
 
 
 def make_nodes(dev: Path, names: Iterable[str]) -> None:
@@ -141,15 +142,20 @@ def make_nodes(dev: Path, names: Iterable[str]) -> None:
         (dev / name).chmod(0o666)
 
 
-def _start(directory: Path) -> subprocess.Popen[bytes]:
-    reader, writer = os.pipe()
-    command = [sys.executable, "-m", "lab.driver.daemon", "--dir", str(directory), "--ready-fd", str(writer)]
+def _start(directory: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """The daemon, serving, and the descriptor that keeps it alive: it ends with this process, whatever becomes of it."""
+    ready, ready_end = os.pipe()
+    life_end, life = os.pipe()
+    command = [sys.executable, "-m", "lab.driver.daemon", "--dir", str(directory)]
+    command += ["--ready-fd", str(ready_end), "--life-fd", str(life_end)]
     path = f"{TESTS}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     try:
-        daemon = subprocess.Popen(command, pass_fds=[writer], env={**os.environ, "PYTHONPATH": path})
-        os.close(writer)
-        if not os.read(reader, 16):
-            raise RuntimeError(f"the driver ended with {daemon.wait()}")
+        daemon = subprocess.Popen(command, pass_fds=[ready_end, life_end], env={**os.environ, "PYTHONPATH": path})
     finally:
-        os.close(reader)
-    return daemon
+        os.close(ready_end)
+        os.close(life_end)
+    with os.fdopen(ready) as told:
+        if not told.readline():
+            os.close(life)
+            raise RuntimeError(f"the driver ended with {daemon.wait()}")
+    return daemon, life
