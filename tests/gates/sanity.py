@@ -100,7 +100,7 @@ def main() -> int:
         output = "".join(lines)
         ignores = sorted(path.name for path in (copy / "tests" / "sanity").glob("ignore*"))
     started = re.findall(r'^Running sanity test "(.+)"(?: on Python [0-9.]+)?$', output, re.MULTILINE)
-    verdict = re.search(r"^ERROR: The ([0-9]+) sanity test\(s\) listed below", output, re.MULTILINE)
+    verdict = re.search(r"^[A-Z]+: The ([0-9]+) sanity test\(s\) listed below", output, re.MULTILINE)
     failed = int(verdict.group(1)) if verdict else 1 if child.returncode else 0
     problems = ["ignore file: %s" % name for name in ignores]
     problems += ["unexpected skip: %s" % line for line in unexpected_skips(output, present)]
