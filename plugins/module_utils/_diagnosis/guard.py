@@ -1,45 +1,117 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the memory guard before the server said when it refused to let it start."""
+"""What the guard before the server said when it refused to let it start."""
 
 from __future__ import annotations
 
 import re
-from typing import Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
+from .._guard import exit_codes
 from .result import Diagnosis
 
-# What the guard talks about -> kind, summary, advice. Its own lines say the numbers, and stand in the evidence.
-_MEANINGS: Tuple[Tuple[str, str, str, str], ...] = (
-    (
-        r"\bport \d+\b.*(in use|taken|listen)",
-        "port_in_use",
-        "another process listens on the service's port",
-        "Find it with `ss -ltnp` and stop it, or give the service another port.",
-    ),
-    (
-        r"driver|NVML|nvidia-smi",
-        "driver",
-        "the guard could not read the GPU driver",
-        "Look at `nvidia-smi` and `dmesg` on the host; after an update of the driver's packages the host needs a reboot.",
-    ),
-    (
-        r"MiB|memory|GPU",
-        "memory_not_free",
-        "the GPUs' memory did not come free, so the guard did not let the server start",
-        "Free it (gpufleet.vllm.gpu_reclaim) or stop what holds it; the evidence names the holders that are known.",
-    ),
+_EVIDENCE_LINES = 3
+_SPEAKER = "gpu-guard: "
+_REFUSAL = re.compile(r"gpu-guard: \S+ is not started: (?P<why>.*)")
+_HOLDER = re.compile(r"gpu-guard: +held by (?P<who>.*)")
+
+_FREE_IT = "Free it (gpufleet.vllm.gpu_reclaim), or stop what holds it."
+_DRIVER = (
+    "Look at `nvidia-smi` and `dmesg` on the host; after an update of the driver's packages the host needs a reboot."
 )
+
+# Exit status -> kind, what it means in short, what to do. The guard's own words are more exact and come first.
+_MEANINGS: Dict[int, Tuple[str, str, str]] = {
+    exit_codes.USAGE: (
+        "unknown",
+        "the guard doesn't accept its arguments",
+        "Deploy the service again, so that unit and guard match.",
+    ),
+    exit_codes.DRIVER: ("driver", "the GPU driver can't be read, or a GPU is broken", _DRIVER),
+    exit_codes.INTERNAL: (
+        "unknown",
+        "the guard itself failed",
+        "Read the traceback in the journal; guard.enabled: false goes on without it.",
+    ),
+    exit_codes.LOCKED: (
+        "memory_not_free",
+        "another service was still starting on one of the GPUs",
+        "Start it again when the other one is ready.",
+    ),
+    exit_codes.MEMORY: ("memory_not_free", "the GPUs' memory did not come free in time", _FREE_IT),
+    exit_codes.PORT: (
+        "port_in_use",
+        "another process has the service's port",
+        "Stop it, or give the service another port.",
+    ),
+    exit_codes.CGROUP: (
+        "memory_not_free",
+        "processes of an earlier run of this service are still there",
+        "End them: `systemctl kill -s KILL` of the unit; one that doesn't die of that needs a reboot.",
+    ),
+    exit_codes.NEVER: (
+        "memory_not_free",
+        "the GPUs can never have the memory that is asked for",
+        "Lower gpu_memory_utilization or guard.margin_mib, or choose other GPUs.",
+    ),
+}
 
 
 def guard_diagnosis(lines: Sequence[str], status: Optional[int]) -> Optional[Diagnosis]:
-    """The diagnosis when the guard failed (its exit status is ``status``), None when it didn't."""
-    if status is None:
+    """The diagnosis when the guard refused, None when it did not.
+
+    ``status`` is the exit status of the failed ExecStartPre as systemd has it. Without it (the unit was started again
+    meanwhile) the guard's own last word counts.
+    """
+    own = [line[line.index(_SPEAKER) :] for line in lines if _SPEAKER in line]
+    refusals = [line for line in own if _REFUSAL.search(line)]
+    if status is None and not (refusals and own[-1] == refusals[-1]):
         return None
-    own = [line for line in lines if "gpu-guard" in line and not line.startswith(("Starting", "Control process"))]
-    last = own[-3:]
-    for pattern, kind, summary, advice in _MEANINGS:
-        if any(re.search(pattern, line, re.IGNORECASE) for line in last):
-            return Diagnosis(kind, summary, tuple(last), advice)
-    return None
+    why = ""
+    if refusals:
+        match = _REFUSAL.search(refusals[-1])
+        why = match.group("why") if match is not None else ""
+    kind, summary, advice = _MEANINGS.get(status if status is not None else _status_of(why), _OTHER)
+    if not why and status not in _MEANINGS:
+        return None  # another ExecStartPre, of the user's own
+    if kind == "memory_not_free" and re.search(r"no GPU|not there|does not exist|no such GPU", why, re.IGNORECASE):
+        kind, advice = "bad_argument", "Correct gpus: the host has other ones."
+    evidence = _evidence(own, refusals)
+    return Diagnosis(kind, "the guard did not let the server start: %s" % (_short(why) or summary), evidence, advice)
+
+
+_OTHER: Tuple[str, str, str] = (
+    "unknown",
+    "the guard ended with a status that it doesn't know",
+    "Read its lines in the journal.",
+)
+
+
+def _status_of(why: str) -> int:
+    """Which status a refusal's words belong to, where systemd's own record of it is gone."""
+    for pattern, status in (
+        (r"^port \d+ on ", exit_codes.PORT),
+        (r"still in the unit's cgroup", exit_codes.CGROUP),
+        (r"can never have|not there", exit_codes.NEVER),
+        (r"driver", exit_codes.DRIVER),
+        (r"still starting", exit_codes.LOCKED),
+        (r"memory|MiB", exit_codes.MEMORY),
+    ):
+        if re.search(pattern, why):
+            return status
+    return -1
+
+
+def _evidence(own: Sequence[str], refusals: Sequence[str]) -> Tuple[str, ...]:
+    if not refusals:
+        return tuple(own[-_EVIDENCE_LINES:])
+    holders: List[str] = []
+    for line in own:
+        if _HOLDER.search(line) and line not in holders:
+            holders.append(line)
+    return (refusals[-1], *holders[-(_EVIDENCE_LINES - 1) :])
+
+
+def _short(why: str) -> str:
+    return why if len(why) <= 300 else why[:299] + "…"

@@ -14,6 +14,7 @@ from .._core.clock import Clock
 from .._core.errors import GpuFleetError
 from .._core.runner import Completed, Runner
 from .cgroup import cgroup_pids
+from .enabled import enabled_state
 from .show import PROPERTIES, UnitStatus, parse_show
 
 # The first release with everything the units use (ExecCondition, Type=exec, NeedDaemonReload, hardening).
@@ -74,6 +75,8 @@ class Systemd:
                 "systemctl show answered for %d units where %d were asked for (%s)."
                 % (len(parsed), len(units), ", ".join(units))
             )
+        for unit, found in zip(units, parsed):
+            found["UnitFileState"] = enabled_state(unit, found.get("UnitFileState", ""), self._root)
         return {unit: UnitStatus.from_properties(found, offset) for unit, found in zip(units, parsed)}
 
     def boot_states(self, units: Sequence[str]) -> Dict[str, str]:
@@ -112,12 +115,16 @@ class Systemd:
             raise _error(done)
 
     def enable(self, unit: str) -> None:
-        """Start the unit at boot. Doesn't reload: the caller reloads once, when a unit file changed."""
-        self._call(["systemctl", "enable", "--no-reload", "--quiet", "--", unit])
+        """Start the unit at boot. Nothing is reloaded.
+
+        Done on the files alone (``--root=/``): over the bus, newer versions call every unit of the host outdated until
+        the next daemon-reload, even when that is asked not to happen.
+        """
+        self._call(["systemctl", "--root=/", "--quiet", "enable", "--", unit])
 
     def disable(self, unit: str) -> None:
-        """Don't start the unit at boot."""
-        self._call(["systemctl", "disable", "--no-reload", "--quiet", "--", unit])
+        """Don't start the unit at boot. Nothing is reloaded."""
+        self._call(["systemctl", "--root=/", "--quiet", "disable", "--", unit])
 
     def daemon_reload(self) -> None:
         """Have systemd read its unit files again.

@@ -187,8 +187,14 @@ class UnitStatus:
 
     @property
     def crash_looping(self) -> bool:
-        """Ended and waiting to be started again, or given up on after that (start limit hit)."""
-        return self.sub_state.startswith("auto-restart") or self.result == "start-limit-hit"
+        """Ended and waiting to be started again, or given up on after that.
+
+        A unit that ran into its start limit keeps the result of its last failure ("start-limit-hit" only stands there
+        when the limit was hit by a start from outside), so the count of restarts tells it.
+        """
+        if self.sub_state.startswith("auto-restart") or self.result == "start-limit-hit":
+            return True
+        return self.failed and self.n_restarts > 0
 
     @property
     def enabled(self) -> bool:

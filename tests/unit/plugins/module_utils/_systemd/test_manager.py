@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.cgroup import cgroup_pids
+from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.enabled import enabled_state
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.journal import Journal, parse_journal
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.manager import Systemd
 
@@ -152,3 +153,25 @@ def test_only_one_invocation_is_asked_for() -> None:
     broken = ScriptedRunner({"journalctl --sync": (0, "", ""), "journalctl --no-pager": (1, "", "no journal")})
     with pytest.raises(GpuFleetError, match="no journal"):
         Journal(broken).lines("vllm-x.service")
+
+
+def test_a_remembered_state_is_put_right_from_the_disk(tmp_path: Path) -> None:
+    wants = tmp_path / "etc/systemd/system/multi-user.target.wants"
+    wants.mkdir(parents=True)
+    root = str(tmp_path)
+    assert enabled_state("vllm-x.service", "enabled", root) == "disabled"
+    (wants / "vllm-x.service").symlink_to("/etc/systemd/system/vllm-x.service")
+    assert enabled_state("vllm-x.service", "disabled", root) == "enabled"
+    assert enabled_state("vllm-y.service", "disabled", root) == "disabled"
+    for told in ("masked", "static", "", "linked", "generated"):
+        assert enabled_state("vllm-x.service", told, root) == told
+
+
+def test_enabling_touches_files_alone() -> None:
+    runner = ScriptedRunner({"systemctl --root=/": (0, "", "")})
+    Systemd(runner).enable("x.service")
+    Systemd(runner).disable("x.service")
+    assert [call[1:4] for call in runner.calls] == [
+        ("--root=/", "--quiet", "enable"),
+        ("--root=/", "--quiet", "disable"),
+    ]
