@@ -73,11 +73,12 @@ def _resolve(uri: str) -> str | None:
     return uri.rstrip("/") if urlsplit(uri).scheme in _SCHEMES else None
 
 
-def debian_mirror(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> str | None:
+def debian_mirror(root: Path = Path("/"), environment: Mapping[str, str] | None = None) -> str | None:
     """The Debian mirror that apt here uses, or None where apt knows none (debootstrap then takes its own default).
 
     ``GPUFLEET_LAB_MIRROR`` goes before everything.
     """
+    environment = os.environ if environment is None else environment
     if environment.get(MIRROR_VARIABLE):
         return environment[MIRROR_VARIABLE].rstrip("/")
     apt = root / "etc/apt"

@@ -168,7 +168,7 @@ MODELS = (
 def split(tensors: list[Tensor], shards: int) -> list[list[Tensor]]:
     """The tensors in order, in ``shards`` parts of about the same size."""
     total = sum(tensor.size for tensor in tensors)
-    parts: list[list[Tensor]] = [[] for _ in range(shards)]
+    parts: list[list[Tensor]] = [[] for shard in range(shards)]
     done = 0
     for tensor in tensors:
         # A tensor goes where its middle falls.

@@ -55,13 +55,13 @@ def taken_networks(routes: Iterable[Mapping[str, Any]]) -> list[ipaddress.IPv4Ne
 
 
 def choose_network(
-    lab_id: str, taken: Collection[ipaddress.IPv4Network], environment: Mapping[str, str] = os.environ
+    lab_id: str, taken: Collection[ipaddress.IPv4Network], environment: Mapping[str, str] | None = None
 ) -> ipaddress.IPv4Network:
     """A /24 for the lab: the one asked for in ``GPUFLEET_LAB_NETWORK``, or one that follows from the lab's id.
 
     LabError when the one asked for is malformed or clashes with a route, or when every one in the pool does.
     """
-    asked = environment.get(NETWORK_VARIABLE)
+    asked = (os.environ if environment is None else environment).get(NETWORK_VARIABLE)
     if asked:
         try:
             network = ipaddress.IPv4Network(asked)

@@ -35,6 +35,11 @@ _TRIXIE_KEY = Path("/usr/share/keyrings/debian-archive-trixie-stable.gpg")
 _HEADERS = Path("/usr/include/stdlib.h")
 
 
+def _modprobe(name: str) -> bool:
+    program = shutil.which("modprobe")
+    return program is not None and subprocess.run([program, "--quiet", name], check=False).returncode == 0
+
+
 @dataclass
 class Machine:
     """The looks at the machine that the check makes; tests put others in their place."""
@@ -43,14 +48,9 @@ class Machine:
     exists: Callable[[Path], bool] = Path.exists
     euid: Callable[[], int] = os.geteuid
     filesystems: Callable[[], str] = field(default=lambda: Path("/proc/filesystems").read_text(encoding="ascii"))
-    load_module: Callable[[str], bool] = field(default=lambda name: _modprobe(name))
+    load_module: Callable[[str], bool] = field(default=_modprobe)
     cgroup2: Callable[[], bool] = field(default=lambda: cgroup.find_unified() is not None)
     pip: Callable[[], bool] = field(default=lambda: importlib.util.find_spec("pip") is not None)
-
-
-def _modprobe(name: str) -> bool:
-    program = shutil.which("modprobe")
-    return program is not None and subprocess.run([program, "--quiet", name], check=False).returncode == 0
 
 
 def missing(machine: Machine) -> tuple[list[str], list[str]]:

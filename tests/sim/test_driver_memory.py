@@ -191,7 +191,7 @@ def test_memory_can_be_held_by_nobody(driver_local: LocalDriver) -> None:
 
 def test_leaked_memory_stays_until_the_gpu_is_reset(driver_local: LocalDriver) -> None:
     driver_local.gpus.set(0, leak_mib=4096)
-    for _ in range(2):  # the second one leaks no more: the limit is for all together
+    for attempt in range(2):  # the second one leaks no more: the limit is for all together
         process = driver_local.hold(0, 3000)
         process.kill()
         process.wait()

@@ -82,7 +82,7 @@ def test_several_allocations_of_one_process_are_one_entry(driver_local: LocalDri
 
 
 def test_the_count_tells_how_much_room_is_needed(driver_local: LocalDriver, driver_nvml: Nvml) -> None:
-    for _ in range(3):
+    for attempt in range(3):
         driver_local.hold(0, 10)
     symbol = "nvmlDeviceGetComputeRunningProcesses_v3"
     out = driver_nvml(
@@ -124,7 +124,7 @@ def test_entries_have_the_drivers_stride_whatever_the_symbol(
 
 def test_a_wrong_stride_is_read_as_nonsense(driver_local: LocalDriver, driver_nvml: Nvml) -> None:
     driver_local.gpus.preset("stride32")
-    pids = [driver_local.hold(0, 10).pid for _ in range(2)]
+    pids = [driver_local.hold(0, 10).pid for each in range(2)]
     out = [pid for pid, _used in driver_nvml(_lists())["Compute"]]  # pynvml believes in 24 bytes
     assert out[0] == pids[0]
     assert out[1] not in pids

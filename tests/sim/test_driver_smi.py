@@ -401,7 +401,7 @@ def test_it_can_go_on_in_a_loop(driver_local: LocalDriver) -> None:
     )
     try:
         assert child.stdout is not None
-        assert [child.stdout.readline() for _ in range(3)] == ["0\n"] * 3
+        assert [child.stdout.readline() for line in range(3)] == ["0\n"] * 3
     finally:
         child.kill()
         child.communicate()

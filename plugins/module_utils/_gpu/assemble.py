@@ -240,7 +240,8 @@ def _unattributed(each: raw.RawGpu, memory: Optional[raw.RawMemory]) -> Optional
 
 def _processes(each: raw.RawGpu, world: World) -> Tuple[GpuProcess, ...]:
     inspection = world.inspection
-    assert inspection is not None
+    if inspection is None:
+        raise AssertionError("inspection is not None")
     found: List[GpuProcess] = []
     listed = merge(each.processes or [])
     for pid, kind, used in listed:

@@ -11,6 +11,7 @@ its own (exit_codes.py) when it has waited long enough or can never pass.
 from __future__ import annotations
 
 import argparse
+import sys
 import traceback
 from typing import Callable, List, Optional, Sequence, TypeVar
 
@@ -72,7 +73,7 @@ def main(argv: Sequence[str], ports: Optional[Ports] = None) -> int:
     try:
         options = Options(_parser().parse_args(list(argv)))
     except SystemExit as exc:
-        return exit_codes.USAGE if exc.code else exit_codes.PASS
+        return exit_codes.PASS if exc.code in (None, 0) else exit_codes.USAGE
     try:
         return _Guard(options, ports).run()
     except Exception:  # noqa: BLE001 - the unit must end with a status that says whose fault it was
@@ -225,7 +226,8 @@ def _open_backend(backend: str, timeout: float) -> GpuReader:
 
 
 def _say(text: str) -> None:
-    print("gpu-guard: %s" % text, flush=True)
+    sys.stdout.write("gpu-guard: %s\n" % text)
+    sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -120,7 +120,8 @@ class Waiting:
         if moved:
             self._since = now
             self._reference = free
-        assert self._since is not None
+        if self._since is None:
+            raise AssertionError("self._since is not None")
         if now - self._since >= self._settle:
             return Verdict(exit_codes.PASS, "")
         return Verdict(None, "enough memory is free; watching that it stays so for %g s" % self._settle)

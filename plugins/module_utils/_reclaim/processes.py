@@ -48,7 +48,8 @@ class _Ending:
         self.detail: Optional[str] = None
 
     def send(self, sig: int, name: str) -> None:
-        assert self.process is not None
+        if self.process is None:
+            raise AssertionError("self.process is not None")
         outcome = self.process.signal(sig)
         if outcome == GONE:
             self.ended()
@@ -134,7 +135,8 @@ def _advance(
     kill_wait: float,
     clock: Clock,
 ) -> None:
-    assert task.process is not None
+    if task.process is None:
+        raise AssertionError("task.process is not None")
     now = clock.monotonic()
     if task.process.wait(0.0):
         task.ended()

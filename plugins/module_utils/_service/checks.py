@@ -121,7 +121,8 @@ def _bind_error(host: str, port: int) -> Optional[str]:
 
 
 def _memory(look: Look, plan: Plan) -> List[Check]:
-    assert look.need is not None
+    if look.need is None:
+        raise AssertionError("look.need is not None")
     units = frozenset(plan.targets("stop")) | {look.view.unit}
     pids = frozenset(int(pid) for pid in plan.targets("end_process"))
     short = shortages(look.gpus, look.need, units, pids)

@@ -130,7 +130,8 @@ def _selected(request: Request, snapshot: Optional[Snapshot]) -> Tuple[Gpu, ...]
 
 
 def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
-    assert request.model is not None
+    if request.model is None:
+        raise AssertionError("request.model is not None")
     return ServiceSpec(
         name=request.name,
         model=request.model,

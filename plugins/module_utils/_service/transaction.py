@@ -170,11 +170,13 @@ class Transaction:
             self.outcome.timings["downtime"] = round(self._ports.clock.monotonic() - self._down_since, 3)
 
     def _make_free(self) -> None:
-        assert self._look.spec is not None and self._look.need is not None
+        if self._look.spec is None or self._look.need is None:
+            raise AssertionError("self._look.spec is not None and self._look.need is not None")
         self._free(self._look.spec.gpus, self._look.need)
 
     def _free(self, gpus: Tuple[int, ...], need: Need) -> None:
-        assert self._reader is not None
+        if self._reader is None:
+            raise AssertionError("self._reader is not None")
         starting = {self._look.view.unit} | {service.unit for service in self._undo.stopped}
         shared = {gpu for service in self._look.others if service.unit not in starting for gpu in service.gpus}
         freed = make_free(gpus, need, tuple(sorted(shared & set(gpus))), self._ports, self._reader)
@@ -186,7 +188,8 @@ class Transaction:
         self._await(0)  # reset_failed() has just set the count of restarts back
 
     def _await(self, restarts: int) -> None:
-        assert self._look.target is not None
+        if self._look.target is None:
+            raise AssertionError("self._look.target is not None")
         timeout = self._request.ready_timeout
         self.outcome.ready = wait_ready(self._look.target, self._ports.systemd, self._ports.clock, timeout, restarts)
 

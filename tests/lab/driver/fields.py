@@ -12,6 +12,11 @@ from .scenario import Gpu
 
 _UINT = 1  # NVML_VALUE_TYPE_UNSIGNED_INT
 
+
+def _action(gpu: Gpu) -> int:
+    return gpu.recovery_action or (1 if gpu.state == "reset_required" else 0)
+
+
 _FIELDS: dict[int, Callable[[Gpu], int | None]] = {
     1: lambda gpu: None if gpu.ecc is None else int(gpu.ecc),  # ECC_CURRENT
     2: lambda gpu: None if gpu.ecc is None else int(gpu.ecc),  # ECC_PENDING
@@ -25,7 +30,7 @@ _FIELDS: dict[int, Callable[[Gpu], int | None]] = {
     186: lambda gpu: gpu.power_mw,  # POWER_INSTANT
     226: lambda gpu: int(_action(gpu) == 1),  # RESET_STATUS
     227: lambda gpu: int(_action(gpu) == 4),  # DRAIN_AND_RESET_STATUS
-    230: lambda gpu: _action(gpu),  # GET_GPU_RECOVERY_ACTION
+    230: _action,  # GET_GPU_RECOVERY_ACTION
 }
 
 
@@ -35,7 +40,3 @@ def value(gpu: Gpu, number: int) -> tuple[int, int, int]:
     if found is None:
         return codes.NOT_SUPPORTED, _UINT, 0
     return codes.SUCCESS, _UINT, found
-
-
-def _action(gpu: Gpu) -> int:
-    return gpu.recovery_action or (1 if gpu.state == "reset_required" else 0)

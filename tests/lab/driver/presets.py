@@ -111,7 +111,7 @@ _WSL = Gpu(
 
 def _with_gpus(seed: str, **changes: Any) -> Scenario:
     """Eight default GPUs, all with these changes."""
-    return Scenario(seed=seed, gpus=tuple(Gpu(**changes) for _ in range(8)))
+    return Scenario(seed=seed, gpus=tuple(Gpu(**changes) for index in range(8)))
 
 
 def _one_changed(seed: str, position: int, **changes: Any) -> Scenario:

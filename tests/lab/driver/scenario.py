@@ -210,7 +210,7 @@ class Scenario:
     device_nodes: bool = True  # False: no /dev/nvidia* is needed (WSL)
     platform: Literal["bare_metal", "wsl", "vgpu_guest"] = "bare_metal"
     seed: str = ""  # makes UUIDs differ between hosts
-    gpus: tuple[Gpu, ...] = tuple(Gpu() for _ in range(8))
+    gpus: tuple[Gpu, ...] = tuple(Gpu() for index in range(8))
     failures: tuple[Failure, ...] = ()
     smi: Smi = Smi()
     strides: Strides = Strides()

@@ -161,7 +161,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ansibles_tagged_values_are_read_like_plain_ones() -> None:
     tagged = trust_as_template("python3 train.py")
-    assert native_type_name(tagged) == "str" and type(tagged) is not str
+    assert native_type_name(tagged) == "str" and tagged.__class__ is not str
     gpus = [{"index": 0, "processes": [process(10, cmdline=tagged)]}]
     assert [each["pid"] for each in choose(compile_select("contains(cmdline, 'train')"), gpus)] == [10]
     host = Host()

@@ -45,7 +45,7 @@ class Proc:
         uid: int = 0,
         exe: str = "/usr/bin/sleep",
         cgroup: str = "0::/\n",
-        fds: Mapping[int, str] = {},
+        fds: Mapping[int, str] | None = None,
         maps: str = "",
         nspid: str = "",
     ) -> None:
@@ -66,5 +66,5 @@ class Proc:
             link.unlink()
         if exe:
             link.symlink_to(exe)
-        for number, target in fds.items():
+        for number, target in (fds or {}).items():
             (base / "fd" / str(number)).symlink_to(target)

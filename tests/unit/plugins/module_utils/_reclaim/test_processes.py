@@ -95,7 +95,7 @@ def test_a_process_that_cleans_up_within_its_grace_is_not_killed(start: Start, t
 def test_a_stopped_process_can_act_on_its_term(start: Start) -> None:
     child = start(IDLE)
     child.send_signal(signal.SIGSTOP)
-    for _ in range(200):
+    for attempt in range(200):
         if read(child.pid).state == "T":
             break
         time.sleep(0.01)

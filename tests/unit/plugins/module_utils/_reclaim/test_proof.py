@@ -170,7 +170,7 @@ def test_unified_memory_is_read_with_its_processes() -> None:
             found = (GpuProcess(pid=10, type="C", used_mib=40000),) if processes else ()
             return snapshot(gpu(0, 60000, found, memory_type="unified"))
 
-    proof = prove_free(Reader(lambda: snapshot()), [0], {0: 1024}, 0.2, 1.0, clock)
+    proof = prove_free(Reader(snapshot), [0], {0: 1024}, 0.2, 1.0, clock)
     assert not proof.freed and asked[0] is False and all(asked[1:])
 
 
