@@ -238,6 +238,21 @@ def test_pci_bus_and_proc_files_follow_the_scenario(mixed: Lab) -> None:
     assert [name.lower()[4:] for name in smi] == host.run("ls /sys/bus/pci/devices").stdout.split()
 
 
+def test_hardware_that_changes_while_the_host_runs(mixed: Lab) -> None:
+    host = mixed.hosts[TRIXIE]
+    shown = "ls /sys/bus/pci/devices | wc -l; ls -d /dev/nvidia[0-9]* | wc -l; ls /proc/driver/nvidia/gpus | wc -l"
+    host.gpu.scenario(gpus=4)
+    host.refresh_hardware()
+    assert host.run(shown).stdout.split() == ["4", "4", "4"]
+    host.gpu.scenario(gpus=1)
+    host.refresh_hardware()
+    assert host.run(shown).stdout.split() == ["1", "1", "1"]
+    host.reboot()
+    assert host.run(shown).stdout.split() == ["1", "1", "1"]
+    host.reset()
+    assert host.run(shown).stdout.split() == ["2", "2", "2"]
+
+
 def test_pynvml_reads_the_simulated_driver(mixed: Lab) -> None:
     program = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount(), n.nvmlSystemGetDriverVersion())"
     assert mixed.hosts[BOOKWORM].run(["/usr/bin/python3", "-c", program]).stdout.split() == ["8", "580.95.05"]
@@ -594,9 +609,7 @@ def test_a_second_up_keeps_running_hosts_and_adds(states: Path) -> None:
             first = Lab.attach().hosts[BOOKWORM]
             first.write("/root/kept", "yes\n")
             boot = first.read("/proc/sys/kernel/random/boot_id")
-            started = time.monotonic()
             again = lab_command(state, "up", "--hosts", "1", "--base", "trixie")
-            assert time.monotonic() - started < 3.0
             assert "gpu01 stays as it is: base bookworm, not trixie" in again.stderr
             lab_command(state, "up", "--hosts", "2", "--base", "mixed")
             lab = Lab.attach()

@@ -116,7 +116,7 @@ class Lab:
             strangers = sorted(path.name for path in state.iterdir() if path.name != "lock")
             if strangers:
                 raise LabError(f"{state} holds things that aren't a lab's ({', '.join(strangers[:3])}): choose another")
-        with _locked(state):
+        with places.usual_umask(), _locked(state):
             found = _current_record(state, say)
             merged = plan.merge(
                 {name: host.spec for name, host in found.hosts.items()}, wanted, strict=specs is not None
@@ -139,7 +139,7 @@ class Lab:
         found.save()
         keys.generate(keys.private_key(found.state), f"lab-{found.lab_id}")
         self._ensure_network(cache)
-        lowers = {base: [layers.ensure(base, root, found.state), root] for base, root in roots.items()}
+        lowers = {base: layers.lowers(base, root, found.state) for base, root in roots.items()}
         taken = {host.number for host in found.hosts.values()}
         free = (number for number in range(1, plan.MAX_HOSTS + 1) if number not in taken)
         for spec in specs:
@@ -160,6 +160,7 @@ class Lab:
         for host in added:
             found.hosts[host.name].ready = True
         found.save()
+        layers.prune(found.state, {path for host in self.hosts.values() for path in host.lowers()})
 
     def _wake(self, names: Sequence[str], say: Callable[[str], None]) -> None:
         off = [host for host in self.hosts.values() if host.name in names and not host.is_running()]
@@ -212,7 +213,8 @@ class Lab:
     def reset(self, names: Sequence[str] | None = None) -> None:
         """Put the hosts (all, or those named) back to a clean state, as fresh from ``up``."""
         chosen = [self.hosts[name] for name in (names if names is not None else self.hosts)]
-        self._in_parallel(chosen, Host.reset)
+        with places.usual_umask():
+            self._in_parallel(chosen, Host.reset)
 
     def status(self) -> list[dict[str, Any]]:
         """One dict per host: name, address, state, and what it is."""

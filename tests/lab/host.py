@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab import cgroup, freezer, groups, hardware, keys, locks, machine, network, provision
+from lab import cgroup, freezer, groups, hardware, keys, layers, locks, machine, network, places, provision
 from lab.errors import HostCommandError, LabError
 from lab.plan import HostSpec
 from lab.record import Record
@@ -70,8 +70,10 @@ class Host:
         return Standin(self.layout.vllm)
 
     def refresh_hardware(self) -> None:
-        """Make the PCI bus, the driver's proc files and (at the next boot) the device nodes follow a changed scenario."""
+        """Make the device nodes, the PCI bus and the driver's proc files follow a changed scenario."""
         hardware.write_files(self.layout.gpu)
+        if self.is_running():
+            self.enter([layers.HARDWARE_SCRIPT])
 
     # --- commands
 
@@ -212,7 +214,7 @@ class Host:
             raise LabError(f"{self.name} is on already")
         self._clear_machine()
         layout = self.layout
-        lowers = [Path(line) for line in layout.lowers.read_text(encoding="utf-8").splitlines()]
+        lowers = self.lowers()
         (layout.directory / "cgroups").write_text(
             "".join(f"{path}\n" for path in self._machine_group), encoding="utf-8"
         )
@@ -349,6 +351,10 @@ class Host:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         hardware.prepare(layout.gpu, f"{self._record.lab_id}/{self.name}", self.spec.gpus)
 
+    def lowers(self) -> list[Path]:
+        """The directories that the host's disk lies over, the topmost first."""
+        return [Path(line) for line in self.layout.lowers.read_text(encoding="utf-8").splitlines()]
+
     def _start_driver(self) -> None:
         hardware.start_driver(
             self.layout.gpu,
@@ -364,10 +370,15 @@ class Host:
         groups.end(self._driver_group)
 
     def reset(self, *, wait: bool = True) -> None:
-        """Back to a clean host: a fresh disk, fresh GPUs, no stand-in scenario; the address and the keys stay."""
-        lowers = [Path(line) for line in self.layout.lowers.read_text(encoding="utf-8").splitlines()]
+        """Back to a clean host: a fresh disk, fresh GPUs, no stand-in scenario; the address and the keys stay.
+
+        The driver's files and the stand-in are those of the checkout as it is now.
+        """
+        base_root = self.lowers()[-1]
+        lowers = layers.lowers(self.spec.base, base_root, self._record.state)
         self.remove()
-        self.prepare(lowers)
+        with places.usual_umask():
+            self.prepare(lowers)
         self.boot(wait=wait)
 
     def facts(self) -> dict[str, Any]:

@@ -25,8 +25,9 @@ enter_launcher() {
     echo "$$" > "$1/launcher/cgroup.procs"
     # cgroup v2 gives the host its controllers only through each level above it.
     if [ -e "$1/cgroup.subtree_control" ]; then
-        for controller in $(cat "$1/cgroup.controllers"); do
-            echo "+$controller" > "$1/cgroup.subtree_control"
+        read -r controllers < "$1/cgroup.controllers" || true
+        for controller in $controllers; do
+            echo "+$controller" > "$1/cgroup.subtree_control" || echo "the host goes without the controller $controller"
         done
     fi
 }
@@ -35,7 +36,8 @@ enter_launcher() {
 clear_machine() {
     find "$1/machine" -mindepth 1 -depth -type d -exec rmdir {} \;
     if [ -e "$1/machine/cgroup.subtree_control" ]; then
-        for controller in $(cat "$1/machine/cgroup.subtree_control"); do
+        read -r controllers < "$1/machine/cgroup.subtree_control" || true
+        for controller in $controllers; do
             echo "-$controller" > "$1/machine/cgroup.subtree_control"
         done
     fi

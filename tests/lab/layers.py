@@ -12,15 +12,19 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Collection
 from pathlib import Path
 
-from lab import places
+from lab import locks, places
 from lab.errors import LabError
 from lab.recipe import recipe
 
 _ASSETS = Path(__file__).with_name("assets")
 _SOURCES = (Path(__file__).with_name("driver"), Path(__file__).with_name("standin"), _ASSETS)
+HARDWARE_SCRIPT = "/usr/lib/gpufleet-lab/gpu-hardware"
 _HARDWARE_UNIT = "lab-gpu-hardware.service"
+_WAITING_SECONDS = 600.0
 # The linker's cache must know the driver's library, as after a real driver's installation.
 _LDCONFIG = 'mount -t overlay overlay -o "lowerdir=$1,upperdir=$2,workdir=$3" "$4"; exec chroot "$4" /sbin/ldconfig'
 
@@ -37,11 +41,25 @@ def key(base_root: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def ensure(base: str, base_root: Path, state: Path) -> Path:
-    """The layer for ``base``; the caller holds the lab's lock."""
+def lowers(base: str, base_root: Path, state: Path) -> list[Path]:
+    """What a host of ``base`` stands on, the topmost first: the layer of the code as it is now, and the base."""
     path = state / "layers" / f"{base}-{key(base_root)}"
-    if path.is_dir():
-        return path
+    if not path.is_dir():
+        with locks.exclusive(state / "layers" / ".lock", 300.0, "another build of a layer"):
+            if not path.is_dir():
+                _build(base, base_root, path)
+    return [path, base_root]
+
+
+def prune(state: Path, used: Collection[Path]) -> None:
+    """Delete the layers that no host stands on; a new one may be waiting for its host."""
+    oldest = time.time() - _WAITING_SECONDS
+    for path in (state / "layers").iterdir():
+        if path.is_dir() and path not in used and path.stat().st_ctime < oldest:
+            shutil.rmtree(path)
+
+
+def _build(base: str, base_root: Path, path: Path) -> None:
     draft = path.with_name(f".building-{base}-{os.getpid()}")
     if draft.exists():
         shutil.rmtree(draft)
@@ -62,7 +80,6 @@ def ensure(base: str, base_root: Path, state: Path) -> Path:
         raise LabError(f"ldconfig in the layer for {base} failed:\n{result.stderr.strip()}")
     root.rename(path)
     shutil.rmtree(draft)
-    return path
 
 
 def _install(root: Path, python_dir: str) -> None:
@@ -76,7 +93,7 @@ def _install(root: Path, python_dir: str) -> None:
         raise LabError(f"the simulated driver's library is called {library.name}, not libnvidia-ml.so.1")
     _copy(build.smi_path(), root / "usr/bin/nvidia-smi", 0o755)
     install.install(root, python_dir)
-    _copy(_ASSETS / "gpu-hardware", root / "usr/lib/gpufleet-lab/gpu-hardware", 0o755)
+    _copy(_ASSETS / "gpu-hardware", root / HARDWARE_SCRIPT.lstrip("/"), 0o755)
     _copy(_ASSETS / _HARDWARE_UNIT, root / "etc/systemd/system" / _HARDWARE_UNIT, 0o644)
     wants = root / "etc/systemd/system/sysinit.target.wants"
     wants.mkdir()

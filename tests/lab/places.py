@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,3 +74,13 @@ def state_dir() -> Path:
 def lab_id(state: Path) -> str:
     """Six hexadecimal digits from the state directory's path: two labs with different directories never share a name."""
     return hashlib.sha256(str(state).encode()).hexdigest()[:6]
+
+
+@contextlib.contextmanager
+def usual_umask() -> Iterator[None]:
+    """Make files as root usually does, whatever the caller's umask: other users of a host must read them."""
+    former = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(former)
