@@ -158,7 +158,7 @@ def _log_of_failed(bench: Bench, model: str, words: tuple[str, ...], **env: str 
 
 def test_memory_grows_while_weights_load(bench: Bench) -> None:
     running = bench.serve("minimax", "-tp", "4", STANDIN_LOAD_SECONDS="2")
-    seen = set()
+    seen: set[int] = set()
     while running.process.poll() is None and len(seen) < 4:
         used = bench.used_mib()[3]
         if 1_000 < used < 55_000:

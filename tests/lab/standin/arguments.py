@@ -43,7 +43,7 @@ _TASK_HINT = (
 
 
 def flag_table() -> dict[str, Any]:
-    """flags.json: {"version", "flags": [{dest, group, flags, negative, type, ...}]}."""
+    """flags.json: {"version", "flags": [{dest, group, flags, negative, hidden, type, ...}]}."""
     table: dict[str, Any] = json.loads((Path(__file__).parent / "flags.json").read_text(encoding="utf-8"))
     return table
 
@@ -73,7 +73,19 @@ def human_readable_int_or_auto(value: str) -> int:
 
 
 def _json_or_str(value: str) -> Any:
-    return json.loads(value) if re.match(r"(?s)^\s*{.*}\s*$", value) else value
+    return _wrapped(json.loads)(value) if re.match(r"(?s)^\s*{.*}\s*$", value) else value
+
+
+def _wrapped(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The message that vLLM gives for types it wraps."""
+
+    def wrapped(value: str) -> Any:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"Value {value} cannot be converted to {parse}.") from error
+
+    return wrapped
 
 
 def _named(name: str, function: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -119,16 +131,19 @@ def _lora_module(value: str) -> Any:
         name, path = value.split("=", 1)
         return {"name": name, "path": path}
     try:
-        return json.loads(value)
+        module = json.loads(value)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"Invalid JSON format for --lora-modules: {value}") from error
+    if not isinstance(module, dict) or not {"name", "path"} <= set(module):
+        raise argparse.ArgumentTypeError(f"Invalid fields for --lora-modules: {value}")
+    return module
 
 
 _TYPES: dict[str, Callable[[str], Any]] = {
     "str": str,
     "int": int,
     "float": float,
-    "json": _named("loads", lambda value: json.loads(value)),
+    "json": json.loads,
     "json_or_str": _named("union_dict_and_str", _json_or_str),
     "human_readable_int": human_readable_int,
     "human_readable_int_or_auto": human_readable_int_or_auto,
@@ -142,16 +157,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 def _type(entry: dict[str, Any]) -> Callable[[str], Any]:
     parse = _dataclass(entry) if entry["type"] == "dataclass" else _TYPES[entry["type"]]
     if entry.get("wrapped") or (entry.get("optional") and entry["type"] != "dataclass"):
-        inner = parse
-
-        def wrapped(value: str) -> Any:
-            try:
-                return inner(value)
-            except ValueError as error:
-                shown = inner if isinstance(inner, type) else f"<function {inner.__name__}>"
-                raise argparse.ArgumentTypeError(f"Value {value} cannot be converted to {shown}.") from error
-
-        parse = wrapped
+        parse = _wrapped(parse)
     if not entry.get("optional"):
         return parse
     return lambda value: None if value in ("", "None") else parse(value)
@@ -219,7 +225,9 @@ def _serve_parser(table: dict[str, Any]) -> _ServeParser:
             group = groups[entry["group"]] = parser.add_argument_group(entry["group"])
         flags, common = entry["flags"], {"dest": entry["dest"], "default": entry["default"]}
         if entry["type"] == "bool":
-            group.add_argument(*flags, action=_OnOff, negative=entry.get("negative", ()), **common)
+            action = group.add_argument(*flags, action=_OnOff, negative=entry.get("negative", ()), **common)
+            # Hidden spellings are taken, but not shown.
+            action.option_strings = [flag for flag in action.option_strings if flag not in entry.get("hidden", ())]
             continue
         common["type"] = _type(entry)
         common |= {key: entry[key] for key in ("nargs", "const", "choices") if key in entry}
@@ -295,7 +303,10 @@ def _dashes(word: str) -> str:
 
 
 def _nest(words: list[str]) -> list[str]:
-    """--flag.key.sub value as --flag '{"key": {"sub": value}}', several merged into one."""
+    """--flag.key.sub value as --flag '{"key": {"sub": value}}', several merged into one.
+
+    A word like -0.5 is taken for such a flag too, as by vLLM. IndexError: its value is missing.
+    """
     plain: list[str] = []
     nested: dict[str, dict[str, Any]] = {}
     position = 0
@@ -303,13 +314,10 @@ def _nest(words: list[str]) -> list[str]:
         word = words[position]
         position += 1
         name, equals, value = word.partition("=")
-        if not (word.startswith("-") and "." in name) or re.fullmatch(r"-\d*\.\d*", name):
+        if not (word.startswith("-") and "." in name):
             plain.append(word)
             continue
         if not equals:
-            if position == len(words):
-                plain.append(word)
-                continue
             value = words[position]
             position += 1
         if name.endswith("+"):
@@ -361,7 +369,7 @@ def parse(words: list[str], table: dict[str, Any], version: str) -> argparse.Nam
         words = _pull_config(words)
     parser = _serve_parser(table)
     ready: list[str] = []
-    for word in words[1:]:
+    for index, word in enumerate(words[1:], 1):
         if word.startswith("--help="):
             parser.search = word.split("=", 1)[1].lower().replace("_", "-")
             word = "--help"
@@ -370,6 +378,8 @@ def parse(words: list[str], table: dict[str, Any], version: str) -> argparse.Nam
         elif word.startswith("-O") and word != "-O":
             ready += ["--optimization-level", word[3:] if word[2] == "=" else word[2:]]
             continue
+        elif word == "-O" and words[index + 1 : index + 2] and words[index + 1] in ("0", "1", "2", "3"):
+            word = "--optimization-level"
         ready.append(word)
     arguments, unknown = parser.parse_known_args(_nest(ready))
     if unknown:
@@ -383,10 +393,21 @@ def parse(words: list[str], table: dict[str, Any], version: str) -> argparse.Nam
 def _model_first(words: list[str]) -> list[str]:
     """--model NAME as the positional argument, where vLLM wants it."""
     for index, word in enumerate(words):
-        if word == "--model" and index + 1 < len(words):
+        if word == "--model":
             return ["serve", words[index + 1], *words[1:index], *words[index + 2 :]]
         if word.startswith("--model="):
             return ["serve", word.removeprefix("--model="), *words[1:index], *words[index + 1 :]]
+    named = any(re.match(r"^--served[-_]model[-_]name(=.+|$)", word) for word in words)
+    if (
+        words[1:2]
+        and words[1].startswith("-")
+        and named
+        and not any(re.match("^--config(=|$)", word) for word in words)
+    ):
+        raise ValueError(
+            "`model` should be provided as the first positional argument when using `vllm serve`. "
+            "i.e. `vllm serve <model> --<arg> <value>`."
+        )
     return words
 
 

@@ -83,10 +83,13 @@ def _describe(action: argparse.Action, strings: Iterable[str], group: str) -> di
     entry: dict[str, Any] = {
         "dest": action.dest,
         "group": group,
-        "flags": sorted((flag for flag in strings if flag not in negative), key=lambda flag: (-len(flag), flag)),
+        "flags": [flag for flag in action.option_strings if flag not in negative],
     }
     if negative:
-        entry["negative"] = sorted(negative)
+        entry["negative"] = [flag for flag in strings if flag in negative]
+    hidden = [flag for flag in strings if flag not in action.option_strings]
+    if hidden:
+        entry["hidden"] = hidden
     if action.nargs == 0:
         entry["type"] = "bool"
     else:
@@ -123,7 +126,7 @@ def derive() -> dict[str, Any]:
     return {
         "version": importlib.import_module("vllm.version").__version__,
         "derived": "by derive_flags.py from the argument parser of this version's own Python sources",
-        "flags": sorted(flags, key=lambda entry: entry["dest"]),
+        "flags": flags,  # in the parser's order, which shows in its messages
     }
 
 

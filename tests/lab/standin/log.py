@@ -24,7 +24,13 @@ def _prefix(level: str, source: str) -> str:
     return f"{ours}({_name} pid={os.getpid()}) {level} {time.strftime('%m-%d %H:%M:%S')} [{source}] "
 
 
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
 def _emit(level: str, source: str, message: str) -> None:
+    lowest = os.environ.get("VLLM_LOGGING_LEVEL", "INFO").upper()
+    if lowest in _LEVELS and _LEVELS.index(level) < _LEVELS.index(lowest):
+        return
     prefix = _prefix(level, source)
     # vLLM's formatter ends the lines of a long message with CR LF and repeats the prefix.
     _write(1, prefix + message.replace("\n", "\r\n" + prefix) + "\n")

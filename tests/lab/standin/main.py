@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -63,7 +64,7 @@ def _main(words: list[str]) -> NoReturn:
         )
     try:
         options = arguments.parse(words, table, version)
-    except (ValueError, AssertionError, OSError, AttributeError) as error:
+    except (ValueError, AssertionError, OSError, AttributeError, LookupError, TypeError) as error:
         _give_up(_PLATFORM[:1], f"{type(error).__name__}: {error}")
     names = options.served_model_name or [options.model]
     behaviours = Behaviours(names)
@@ -97,6 +98,8 @@ def _serve(
     except Failure as failure:
         code = behaviours.death.exit_code if behaviours.death else None
         _give_up(_CONFIG, failure.last, 1 if code is None else code)
+    gc.collect()
+    gc.freeze()  # the collector's marks would copy pages that all processes share
     tracker, tracker_pipe = processes.start_resource_tracker()
     engines = _start_engines(plan, tracker_pipe)
     from . import server  # asyncio is the API server's alone: the other processes stay small

@@ -53,11 +53,13 @@ class Metrics:
 
     def __init__(self, model: str, engines: int) -> None:
         self._model = model
-        self.stats: list[dict[str, float]] = [{"running": 0, "waiting": 0, "kv_usage": 0.0} for _ in range(engines)]
-        self.counters: list[dict[str, float]] = [dict.fromkeys(_COUNTERS, 0) for _ in range(engines)]
-        self.finished: list[dict[str, int]] = [dict.fromkeys(FINISHED, 0) for _ in range(engines)]
+        self.stats: list[dict[str, float]] = [
+            {"running": 0, "waiting": 0, "kv_usage": 0.0} for engine in range(engines)
+        ]
+        self.counters: list[dict[str, float]] = [dict.fromkeys(_COUNTERS, 0) for engine in range(engines)]
+        self.finished: list[dict[str, int]] = [dict.fromkeys(FINISHED, 0) for engine in range(engines)]
         self.histograms = [
-            {name: Histogram(bounds) for name, (_help, bounds) in _HISTOGRAMS.items()} for _ in range(engines)
+            {name: Histogram(bounds) for name, (_help, bounds) in _HISTOGRAMS.items()} for engine in range(engines)
         ]
         self._created = time.time()
 
