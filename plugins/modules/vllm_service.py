@@ -314,7 +314,7 @@ diagnosis:
     advice:
       description: What to do next.
       type: str
-  sample: {"kind": "oom_warmup", "summary": "Out of GPU memory in the sampler warm-up.", "evidence": [], "advice": "Set max_num_seqs to 256."}
+  sample: {"kind": "oom_warmup", "summary": "Out of memory in the sampler warm-up.", "evidence": [], "advice": "Set max_num_seqs to 256."}
 preflight:
   description: The checks that were made before anything was touched.
   returned: when a service is to run
