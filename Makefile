@@ -13,7 +13,7 @@ export PATH := $(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint sanity unit lab-test test build demo lab-up lab-down lab-status clean
+.PHONY: help venv lint sanity unit coverage lab-test test build demo lab-up lab-down lab-status clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ sanity: venv ## ansible-test sanity on a copy of the tracked files
 
 unit: venv ## Unit tests: pure Python, no root, under a minute
 	@$(PY) -m pytest tests/unit -q
+
+coverage: venv ## What the unit tests alone reach of plugins/
+	@$(PY) -m coverage run -m pytest tests/unit -q
+	@$(PY) -m coverage report
 
 lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on real hosts (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-test"; exit 1; }
