@@ -13,7 +13,7 @@ import ctypes
 from typing import Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, TypeVar
 
 from . import raw
-from .nvml_abi import Nvml, NvmlError
+from .nvml_abi import LOADING, Nvml, NvmlError
 from .nvml_processes import read_lists
 
 T = TypeVar("T")
@@ -73,9 +73,8 @@ class NvmlCollector:
             reading.count = nvml.count()
         except NvmlError as exc:
             self._nvml = None
-            reading.failure = raw.Failure(
-                "driver_hung" if exc.code == raw.HUNG else INIT_REASONS.get(exc.code, "error"), "NVML: %s" % exc
-            )
+            reason = "driver_hung" if exc.code == raw.HUNG else INIT_REASONS.get(exc.code, "error")
+            reading.failure = raw.Failure(reason, "NVML: %s" % exc, absent=exc.call == LOADING)
             return reading
         for index in range(reading.count):
             if only is None or index in only:

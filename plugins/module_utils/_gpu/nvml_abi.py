@@ -20,6 +20,8 @@ _LIBRARIES = (
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 )
+# What stands for a call where the library itself could not be loaded.
+LOADING = "loading libnvidia-ml.so.1"
 _MEMORY_V2 = 0x02000028  # version 2 in the top byte, the structure's size below
 _RECOVERY_ACTION_FIELD = 230
 _COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
@@ -95,7 +97,7 @@ class Nvml:
                 return cls(ctypes.CDLL(name), before)
             except OSError:
                 continue
-        raise NvmlError(raw.LIBRARY_NOT_FOUND, "dlopen")
+        raise NvmlError(raw.LIBRARY_NOT_FOUND, LOADING)
 
     def has(self, name: str) -> bool:
         """Whether the library exports a function."""

@@ -128,10 +128,11 @@ class RawGpu:
 
 @dataclass
 class Failure:
-    """Why nothing could be read; ``reason`` as in the contract."""
+    """Why nothing could be read; ``reason`` as in the contract. ``absent``: what would read the driver is not installed."""
 
     reason: str
     detail: str
+    absent: bool = False
 
 
 @dataclass

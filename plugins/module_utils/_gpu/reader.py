@@ -195,18 +195,17 @@ class _HostReader(GpuReader):
         return self._explain(reading)
 
     def _explain(self, reading: raw.RawReading) -> raw.RawReading:
-        """Add what the kernel knows to a failure: whether there is a driver at all, and which version is loaded."""
+        """Add what the kernel knows: which version is loaded, and whether there is a driver at all."""
         failure = reading.failure
+        loaded = host.module_version(self._places.proc) if reading.driver_version is None else None
+        reading.driver_version = reading.driver_version or loaded
         if failure is None:
             return reading
-        loaded = host.module_version(self._places.proc)
-        if failure.reason == "library_missing" and not host.module_loaded(self._places.proc):
+        if failure.absent and not host.module_loaded(self._places.proc):
             reading.failure = raw.Failure("no_driver", "no NVIDIA driver is installed or loaded (%s)" % failure.detail)
         elif failure.reason == "driver_library_mismatch":
             detail = "%s; loaded kernel module: %s; processes that run already go on; a reboot loads the new module"
             reading.failure = raw.Failure(failure.reason, detail % (failure.detail, loaded or "unknown"))
-        if reading.driver_version is None:
-            reading.driver_version = loaded
         return reading
 
     def _read_smi(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:

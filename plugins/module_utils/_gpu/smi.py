@@ -31,6 +31,8 @@ from .smi_text import (
 _PLACES = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/run/current-system/sw/bin/nvidia-smi")
 # Exit statuses: a selection that is none; no GPU (of this selection); the answer is good, but a GPU's infoROM is not.
 _BAD_ARGUMENT, _NO_DEVICES, _INFOROM_CORRUPTED = 2, 6, 14
+# More than this is not used by nobody.
+_IN_USE = 1 << 30
 # What only a working driver says about a single GPU.
 _ANSWERS = (raw.SUCCESS, raw.GPU_IS_LOST, raw.RESET_REQUIRED)
 # After a call hung, how long single GPUs may take that are asked one by one.
@@ -56,7 +58,7 @@ class SmiCollector:
         reading = raw.RawReading(backend="nvidia_smi")
         binary = find_smi()
         if binary is None:
-            reading.failure = raw.Failure("library_missing", "nvidia-smi was not found on this host")
+            reading.failure = raw.Failure("library_missing", "nvidia-smi was not found on this host", absent=True)
             return reading
         rows, trouble = self._rows(binary, only)
         if trouble is not None:
@@ -143,10 +145,9 @@ class SmiCollector:
                 details.cuda_version = details.cuda_version or alone.cuda_version
         self._cuda_version = self._cuda_version or details.cuda_version
         named = parse_list(self._runner.run([binary, "-L"], timeout=self._timeout).stdout) if divided else {}
-        missing = [gpu for gpu in readable if gpu.pci_bus_id not in details.gpus]
-        apps = self._apps(binary) if missing and processes else None
+        apps, apps_code = self._apps(binary) if processes and _needs_apps(readable, details) else (None, raw.SUCCESS)
         for gpu in readable:
-            self._add(gpu, details.gpus.get(gpu.pci_bus_id or ""), named.get(gpu.uuid or "", []), processes, apps)
+            self._add(gpu, details.gpus.get(gpu.pci_bus_id or ""), named.get(gpu.uuid or "", []), processes, apps, apps_code)
 
     def _xml(self, binary: str, only: Optional[FrozenSet[int]]) -> Details:
         done = self._runner.run([binary, "-q", "-x"] + _only(only), timeout=self._timeout)
@@ -159,30 +160,43 @@ class SmiCollector:
         named: Sequence[raw.RawMig],
         processes: bool,
         apps: Optional[Dict[str, List[raw.RawProcess]]],
+        apps_code: int,
     ) -> None:
         address = gpu.pci_bus_id or ""
         if details is None:
             gpu.minor = host.driver_minor(address, self._proc_root)
             if processes:
                 gpu.processes = None if apps is None else apps.get(gpu.uuid or "", [])
-                gpu.processes_code = raw.UNKNOWN if apps is None else raw.SUCCESS
+                gpu.processes_code = apps_code
             return
         gpu.minor = details.minor if details.minor is not None else host.driver_minor(address, self._proc_root)
         gpu.mig_devices = [_named(device, named) for device in details.mig_devices] if gpu.mig_enabled else []
         if processes:
-            gpu.processes = details.processes
-            gpu.processes_code = details.code
-            gpu.bad_processes = details.bad_processes
+            gpu.processes, gpu.processes_code, gpu.bad_processes = details.processes, details.code, details.bad_processes
+            if details.processes == [] and apps_code != raw.SUCCESS:
+                gpu.processes, gpu.processes_code = None, apps_code
 
-    def _apps(self, binary: str) -> Optional[Dict[str, List[raw.RawProcess]]]:
+    def _apps(self, binary: str) -> Tuple[Optional[Dict[str, List[raw.RawProcess]]], int]:
+        """The compute processes by GPU UUID; or None, and why."""
         argv = [binary, "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits"]
         done = self._runner.run(argv, timeout=self._timeout)
-        return parse_apps(done.stdout) if done.ok else None
+        return (parse_apps(done.stdout), raw.SUCCESS) if done.ok else (None, raw.HUNG if done.timed_out else _text_code(done))
 
 
 _RowAndVersion = Tuple[raw.RawGpu, Optional[str]]
 _Rows = Tuple[List[_RowAndVersion], Optional[Completed]]
 _Salvage = Tuple[List[_RowAndVersion], Optional[int], Optional[raw.Failure]]
+
+
+def _needs_apps(readable: Sequence[raw.RawGpu], details: Details) -> bool:
+    """Whether to ask for the compute processes by CSV: the XML lacks a GPU, or shows nobody on one that is in use. A list that is
+    not supported looks empty there."""
+    for gpu in readable:
+        found = details.gpus.get(gpu.pci_bus_id or "")
+        used = gpu.memory.used if gpu.memory is not None else 0
+        if found is None or (found.processes == [] and used > _IN_USE):
+            return True
+    return False
 
 
 def find_smi() -> Optional[str]:
