@@ -656,6 +656,32 @@ def test_a_directory_of_somebody_elses_is_left_alone(states: Path) -> None:
         assert [path.name for path in state.iterdir()] == ["thesis.txt"]
 
 
+def test_an_up_that_was_killed_before_its_first_record(states: Path) -> None:
+    with in_state(states / "early") as state:
+        state.mkdir()
+        for name in ("lock", record.DRAFT):
+            (state / name).touch()
+        assert not fleet.down()
+        assert not state.exists()
+
+
+def test_a_mount_of_somebody_elses_is_not_deleted_through(states: Path) -> None:
+    with in_state(states / "mounted") as state:
+        Lab.up(hosts=1)
+        foreign = state / "hosts" / BOOKWORM / "upper" / "mnt"
+        foreign.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(foreign)], check=True)
+        try:
+            (foreign / "precious").touch()
+            with pytest.raises(LabError, match="is mounted below"):
+                fleet.down()
+            assert (foreign / "precious").exists()
+        finally:
+            subprocess.run(["umount", str(foreign)], check=True)
+        assert fleet.down()
+        assert Traces.of(state) == NOTHING
+
+
 def test_a_record_of_another_boot_is_started_over(states: Path) -> None:
     with in_state(states / "boot") as state:
         lab = Lab.up(hosts=1)

@@ -55,8 +55,9 @@ def _locked(state: Path) -> Iterator[None]:
             yield
         finally:
             if not (state / record.FILE).exists():
-                (state / "lock").unlink(missing_ok=True)
-                if state.is_dir() and not any(state.iterdir()):
+                for name in (record.DRAFT, "lock"):
+                    (state / name).unlink(missing_ok=True)
+                if state.is_dir() and not state.is_mount() and not any(state.iterdir()):
                     state.rmdir()
 
 
@@ -113,7 +114,7 @@ class Lab:
             _check_possible(spec)
         cache.mkdir(parents=True, exist_ok=True)
         if state.is_dir() and not (state / record.FILE).exists() and any(state.iterdir()):
-            strangers = sorted(path.name for path in state.iterdir() if path.name != "lock")
+            strangers = sorted(path.name for path in state.iterdir() if path.name not in ("lock", record.DRAFT))
             if strangers:
                 raise LabError(f"{state} holds things that aren't a lab's ({', '.join(strangers[:3])}): choose another")
         with places.usual_umask(), _locked(state):
@@ -254,7 +255,7 @@ def _current_record(state: Path, say: Callable[[str], None]) -> Record:
 def down(state: Path | None = None) -> bool:
     """Take down the lab of a state directory, be it half made; False when there is none."""
     state = state or places.state_dir()
-    if not (state / record.FILE).exists():
+    if not (state / record.FILE).exists() and not (state / "lock").exists():
         return False
     with _locked(state):
         found = record.load(state)

@@ -80,3 +80,12 @@ def thaw(directory: Path) -> None:
     """Let everything run again that is frozen in the group and below it; one that is gone is fine."""
     for level in cgroup.tree(directory):
         _set(level, "THAWED")
+
+
+def unmount(state: Path) -> None:
+    """Undo what :func:`frozen` had to mount, if it had to."""
+    mount = _own_mount(state)
+    if mount.is_mount():
+        result = subprocess.run(["umount", str(mount)], capture_output=True, text=True, check=False, timeout=60)
+        if result.returncode != 0:
+            raise LabError(f"can't unmount {mount}: {result.stderr.strip()}")

@@ -71,7 +71,17 @@ def _spawn_in_scope(
     gate = log.with_name(f".{name}.go")
     gate.unlink(missing_ok=True)
     command = ["systemd-run", "--scope", "--quiet", "--collect", "--slice=system.slice", "--property=Delegate=yes"]
-    command += [f"--unit={scope_name(lab_id, name)}", "--", "sh", "-c", _GATE, "sh", str(gate), *argv]
+    command += [
+        f"--unit={scope_name(lab_id, name)}",
+        f"--description=Lab {lab_id}: {name}",
+        "--",
+        "sh",
+        "-c",
+        _GATE,
+        "sh",
+        str(gate),
+        *argv,
+    ]
     _run(["setsid", "--fork", *command], log, environment)
     deadline = time.monotonic() + _START_SECONDS
     while not alive(group):

@@ -17,6 +17,7 @@ from lab.plan import HostSpec
 
 _VERSION = 1
 FILE = "lab.json"
+DRAFT = ".lab.json.new"
 
 
 def boot_id() -> str:
@@ -64,7 +65,7 @@ class Record:
             "hosts": {name: asdict(host) for name, host in self.hosts.items()},
         }
         self.state.mkdir(parents=True, exist_ok=True)
-        draft = self.state / f".{FILE}.new"
+        draft = self.state / DRAFT
         with draft.open("w", encoding="utf-8") as handle:
             handle.write(json.dumps(data, indent=1) + "\n")
             handle.flush()

@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 from lab import cgroup, freezer, groups, limits, machine, network, places
 from lab.errors import LabError
-from lab.record import FILE, Record
+from lab.record import DRAFT, FILE, Record
 
 # All that a lab writes into its state directory.
-_OWN_FILES = (FILE, f".{FILE}.new", "hosts", "layers", "ssh", "freezer")
+_OWN_FILES = (FILE, DRAFT, "hosts", "layers", "ssh", "freezer")
 
 
 def remove_host(record: Record, name: str) -> None:
@@ -26,8 +25,7 @@ def remove_host(record: Record, name: str) -> None:
         network.remove_host_link(machine.machine_name(name, record.lab_id), record.bridge)
     directory = record.state / "hosts" / name
     if directory.exists():
-        _unmount_below(directory)
-        shutil.rmtree(directory)
+        _delete_tree(directory)
     for group in names:
         record.groups.pop(group, None)
     record.hosts.pop(name, None)
@@ -54,7 +52,7 @@ def remove_all(record: Record) -> None:
     for parent in {Path(path).parent for paths in record.groups.values() for path in paths}:
         if parent.name == parent_name:
             cgroup.remove(parent)
-    _unmount_below(record.state)
+    freezer.unmount(record.state)
     if record.bridge is not None:
         # A host's network namespace, and its cable with it, may outlive it for minutes: a connection that nobody
         # answers any more holds it.
@@ -70,7 +68,7 @@ def remove_all(record: Record) -> None:
 
 def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        _delete_tree(path)
     else:
         path.unlink(missing_ok=True)
 
@@ -86,9 +84,9 @@ def mounts_below(mountinfo: str, directory: Path) -> list[Path]:
     return points[::-1]
 
 
-def _unmount_below(directory: Path) -> None:
-    # Never delete through a mount: whatever is still mounted below goes first, or nothing is deleted at all.
-    for point in mounts_below(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), directory):
-        result = subprocess.run(["umount", str(point)], capture_output=True, text=True, check=False, timeout=60)
-        if result.returncode != 0:
-            raise LabError(f"can't unmount {point}: {result.stderr.strip()}")
+def _delete_tree(directory: Path) -> None:
+    """Delete a directory, but never through a mount that somebody made in it."""
+    mounted = mounts_below(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), directory)
+    if mounted:
+        raise LabError(f"{mounted[0]} is mounted below {directory}, and the lab didn't do it: unmount it first")
+    shutil.rmtree(directory)
