@@ -79,10 +79,20 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
     else:
         served = result.get("served_models") or []
         row.update(after=", ".join(str(name) for name in served) or model)
-        row.update(result="swapped" if result.get("changed") else "ok, unchanged")
-        if not result.get("changed"):
-            row["before"] = row["after"]
+        row.update(_done(result, row))
     return row
+
+
+def _done(result: Mapping[str, Any], row: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a run that succeeded was, in a word, and what served before it."""
+    actions = [(action.get("action"), action.get("target")) for action in result.get("actions") or []]
+    if row["before"] is not None:
+        return {"result": "swapped"}
+    if ("stop", result.get("unit")) in actions:
+        return {"result": "restarted", "before": row["after"]}
+    if any(action == "start" for action, _target in actions):
+        return {"result": "started"}
+    return {"result": "updated" if result.get("changed") else "ok, unchanged", "before": row["after"]}
 
 
 def _first_line(result: Optional[Mapping[str, Any]]) -> Optional[str]:
