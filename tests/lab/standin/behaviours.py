@@ -267,6 +267,8 @@ class Behaviours:
         except FileNotFoundError:
             self._stamp, self._file = None, {}
             return
+        except OSError as error:
+            raise Misused(f"{self.path}: {error}") from error
         stamp = (state.st_mtime_ns, state.st_ino, state.st_size)
         if stamp == self._stamp:
             return

@@ -151,6 +151,7 @@ def start_resource_tracker() -> tuple[Child, int]:
         setproctitle.setproctitle(
             f"{sys.executable} -c from multiprocessing.resource_tracker import main;main({readable})"
         )
+        Path("/proc/self/comm").write_text("python3", encoding="ascii")  # it is started as a program of its own
         while os.read(readable, 64):
             pass
         return 0

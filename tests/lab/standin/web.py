@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -175,7 +176,11 @@ class Connection:
         return await self._reader.readexactly(length) if length else b""
 
     async def _send(self, response: Response, keep: bool, head_only: bool = False) -> None:
-        lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}", "server: uvicorn"]
+        lines = [
+            f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
+            f"date: {formatdate(usegmt=True)}",
+            "server: uvicorn",
+        ]
         if response.content_type:
             lines.append(f"content-type: {response.content_type}")
         lines += [f"{name}: {value}" for name, value in response.headers.items()]
