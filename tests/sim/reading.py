@@ -61,7 +61,7 @@ class Reading:
                   "uid": 0, **options}
         with tempfile.TemporaryDirectory(prefix="reading-") as directory:
             python, path = (SYSTEM_PYTHON, _readable_copy(Path(directory))) if chosen["uid"] else (sys.executable, COLLECTIONS)
-            more = {"PATH": "%s:/usr/bin:/bin" % self.driver.bin} if chosen["uid"] else {}
+            more = {"PATH": "%s:/usr/bin:/bin" % _smi_for_all(self.driver, Path(directory))} if chosen["uid"] else {}
             done = self.driver.run(python, "-c", _READ, json.dumps(chosen), PYTHONPATH=str(path), timeout=120, **more)
         assert done.returncode == 0, done.stderr
         self.stderr = done.stderr
@@ -91,6 +91,14 @@ def _readable_copy(directory: Path) -> Path:
     directory.chmod(0o755)
     part = Path("ansible_collections/gpufleet/vllm/plugins/module_utils")
     shutil.copytree(COLLECTIONS / part, directory / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return directory
+
+
+def _smi_for_all(driver: LocalDriver, directory: Path) -> Path:
+    """A directory with an nvidia-smi that another user can run: the driver's own names an interpreter that it may not read."""
+    program = directory / "nvidia-smi"
+    program.write_text('#!/bin/sh\nexec %s %s "$@"\n' % (SYSTEM_PYTHON, driver.bin / "nvidia-smi"))
+    program.chmod(0o755)
     return directory
 
 
