@@ -34,6 +34,7 @@ _SECOND_HAND = re.compile(
 _LOADED = re.compile(
     r"Model loading took|Loading weights took|init engine|Available KV cache memory|torch\.compile took"
 )
+_HARMLESS = ("DEBUG", "INFO", "WARNING")
 _PROGRESS = re.compile(
     r"Loading safetensors checkpoint shards: +\d+%|Loading weights took|Model loading took|torch\.compile took|"
     r"Available KV cache memory|Graph capturing finished|init engine|Starting vLLM server on"
@@ -65,6 +66,7 @@ class DiagnosisContext:
 class _Line:
     raw: str
     text: str  # without process and level
+    source: bool  # a traceback's quotation of source code, or the marks under it
     level: Optional[str]  # None where the line has none: tracebacks, other programs
     who: str
 
@@ -184,22 +186,25 @@ def _timed_out(read: List[_Line], context: DiagnosisContext) -> Diagnosis:
 
 
 def _first(rule: Rule, read: List[_Line]) -> Optional[Tuple[int, Match[str]]]:
-    for index, line in enumerate(read):
-        if line.level in ("DEBUG", "INFO", "WARNING") and not rule.any_level:
-            continue
-        match = rule.pattern.search(line.text)
-        if match is not None:
-            return index, match
+    """The first line that the rule matches: what was said before what was quoted of the program's source."""
+    for quoted in (False, True):
+        for index, line in enumerate(read):
+            if line.source != quoted or (line.level in _HARMLESS and not rule.any_level):
+                continue
+            match = rule.pattern.search(line.text)
+            if match is not None:
+                return index, match
     return None
 
 
 def _evidence(read: List[_Line], index: int, rule: Rule) -> Tuple[str, ...]:
     """The line itself, then others that the same rule matches with another text, then the exception around it."""
     chosen = [read[index]]
+    chosen += [line for line in read[index + 1 : index + 1 + rule.follow] if line.who == read[index].who]
     for line in read[index + 1 :]:
         if len(chosen) == _EVIDENCE_LINES:
             break
-        if line.text in [other.text for other in chosen] or _SECOND_HAND.search(line.text):
+        if line.source or line.text in [other.text for other in chosen] or _SECOND_HAND.search(line.text):
             continue
         if rule.pattern.search(line.text) or (_EXCEPTION.match(line.text) and line.who == read[index].who):
             chosen.append(line)
@@ -224,13 +229,13 @@ def _root_exception(read: List[_Line]) -> Optional[_Line]:
 
 def _around(read: List[_Line], cause: _Line) -> Tuple[str, ...]:
     index = read.index(cause)
-    before = [line for line in read[:index] if re.match(r'\s*File "', line.text) and line.who == cause.who][-1:]
+    before = [line for line in read[:index] if line.text.startswith('File "') and line.who == cause.who][-1:]
     return tuple(_cut(line.raw) for line in before + [cause])
 
 
 def _best(read: List[_Line]) -> Tuple[str, ...]:
     """The last lines that aren't systemd's own or second-hand; any lines rather than none."""
-    telling = [line for line in read if not _SECOND_HAND.search(line.text)]
+    telling = [line for line in read if not line.source and not _SECOND_HAND.search(line.text)]
     errors = [line for line in telling if line.level in ("ERROR", "CRITICAL")]
     return tuple(_cut(line.raw) for line in (errors or telling or read)[-_EVIDENCE_LINES:])
 
@@ -244,8 +249,13 @@ def _read(raw: str) -> _Line:
         text = text[process.end() :]
     level = _LEVEL.match(text)
     if level is None:
-        return _Line(clean, text.rstrip(), None, who)
-    return _Line(clean, text[level.end() :].rstrip(), level.group("level"), who)
+        return _Line(clean, text.strip(), _is_source(text), None, who)
+    text = text[level.end() :]
+    return _Line(clean, text.strip(), _is_source(text), level.group("level"), who)
+
+
+def _is_source(text: str) -> bool:
+    return text.startswith("    ") or re.match(r'\s*File "', text) is not None or not text.strip(" ^~")
 
 
 def _complete(template: str, values: Dict[str, str]) -> bool:

@@ -46,10 +46,11 @@ class Rule:
     summary: str
     advice: str
     any_level: bool = False
+    follow: int = 0  # lines after the match that belong to it
 
 
-def _rule(kind: str, pattern: str, summary: str, advice: str, any_level: bool = False) -> Rule:
-    return Rule(kind, re.compile(pattern, re.IGNORECASE), summary, advice, any_level)
+def _rule(kind: str, pattern: str, summary: str, advice: str, any_level: bool = False, follow: int = 0) -> Rule:
+    return Rule(kind, re.compile(pattern, re.IGNORECASE), summary, advice, any_level, follow)
 
 
 _OTHER_SIZES = "Choose a tensor_parallel_size that divides; the preflight lists the ones that work."
@@ -148,7 +149,7 @@ RULES: Tuple[Rule, ...] = (
     _rule(
         "bad_argument",
         r"User-specified max_model_len \((?P<length>\d+)\) is greater than the derived max_model_len "
-        r"\((?:\w+=)?(?P<most>[\d.]+)",
+        r"\((?:\w+=)?(?P<most>\d+)",
         "max_model_len {length} is more than the model's own {most}",
         "Set max_model_len to {most} or less.",
     ),
@@ -157,14 +158,6 @@ RULES: Tuple[Rule, ...] = (
         r"World size \((?P<size>\d+)\) is larger than the number of available GPUs \((?P<gpus>\d+)\)",
         "the parallel sizes need {size} GPUs, and the service sees {gpus}",
         "Give the service {size} GPUs in gpus, or set smaller parallel sizes.",
-    ),
-    _rule(
-        "bad_argument",
-        r"\d+ validation errors? for \w*(Config|Args)\b|Unknown quantization method|Quantization method specified in the "
-        r"model config .* does not match|has no experts|Number of experts in the model must be greater than 0"
-        r"|Unable to read the config file|Value error, (?!.*(memory|heads|divisible))",
-        "vLLM doesn't accept its configuration",
-        "Correct what the line names in args.",
     ),
     # The host.
     _rule(
@@ -195,15 +188,21 @@ RULES: Tuple[Rule, ...] = (
         _DRIVER,
     ),
     _rule(
+        "model_missing",
+        r"Repository Not Found|RepositoryNotFoundError",
+        "there is no such repository, or it is private",
+        "Check the repository's name; for a private one give a token that may read it as secrets.HF_TOKEN.",
+    ),
+    _rule(
         "model_gated",
-        r"GatedRepoError|gated repo|Access to model .* is restricted|awaiting a review|403 Client Error|401 Client Error"
-        r"(?!.*Repository Not Found)",
+        r"GatedRepoError|gated repo|Access to model .* is restricted|awaiting a review|403 Client Error"
+        r"|401 Client Error",
         "the repository can't be read with this token, or with none",
         "Accept the model's terms on its page and give a token that may read it as secrets.HF_TOKEN.",
     ),
     _rule(
         "model_missing",
-        r"Repository Not Found|RepositoryNotFoundError|is not a local folder and is not a valid model identifier"
+        r"is not a local folder and is not a valid model identifier"
         r"|does not appear to have a file named|Invalid repository ID or local directory|HFValidationError"
         r"|Repo id must (be|use)|Can't load the configuration of|Cannot find any model weights|LocalEntryNotFoundError"
         r"|OfflineModeIsEnabled|offline mode is enabled|couldn't connect to .* to load"
@@ -223,6 +222,22 @@ RULES: Tuple[Rule, ...] = (
         r"PermissionError: .*(/models?/|\.safetensors|config\.json|tokenizer)",
         "the service's user may not read the model",
         "Give the service's user read access to the model directory and every directory above it.",
+    ),
+    # vLLM's own checks of its configuration; what they say stands in the lines after it.
+    _rule(
+        "bad_argument",
+        r"\d+ validation errors? for (?P<what>\w+)",
+        "vLLM doesn't accept its configuration ({what})",
+        "Correct what the evidence names in args.",
+        follow=2,
+    ),
+    _rule(
+        "bad_argument",
+        r"Unknown quantization method|Quantization method specified in the model config .* does not match"
+        r"|Number of experts in the model must be greater than 0|Unable to read the config file"
+        r"|Model architectures .* (are not supported|failed to be inspected)|does not recognize this architecture",
+        "vLLM doesn't accept its configuration",
+        "Correct what the evidence names in args; a model newer than the installed vLLM needs a newer one.",
     ),
     _rule(
         "host_oom",
@@ -290,5 +305,11 @@ SIDE_RULES: Tuple[Rule, ...] = (
         r"NCCL (error|WARN)|ncclSystemError|ncclUnhandledCudaError|ncclInternalError",
         "the GPUs could not talk to each other (NCCL)",
         "Start it once with NCCL_DEBUG=INFO in env and read what NCCL says.",
+    ),
+    _rule(
+        "unknown",
+        r"EngineDeadError|EngineCore encountered an issue|Engine core proc .* died|died unexpectedly",
+        "the engine died, and its journal names no cause",
+        "Look at the kernel's log of that time (`journalctl -k`), and start it again.",
     ),
 )

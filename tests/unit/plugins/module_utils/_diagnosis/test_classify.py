@@ -1,0 +1,162 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Journals of failed servers, each with the kind that its file name says.
+
+Those of the CPU build (``VllmWorker``, ``/models/tiny`` and the like) are a real vLLM 0.32's, with paths changed; the
+others are put together from vLLM's own texts in its own order.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._diagnosis.classify import DiagnosisContext, classify
+from ansible_collections.gpufleet.vllm.plugins.module_utils._diagnosis.rules import KINDS, RULES, SIDE_RULES
+
+JOURNALS = sorted((Path(__file__).parents[3] / "fixtures" / "journals").glob("*.log"))
+
+# What a person must be told, by file: a part of the summary, of the first line of evidence, of the advice.
+SAID = {
+    "memory_not_free__at_start": ("cuda:3 had 0.92 of 94.97 GiB free", "Worker_TP3", "gpu_reclaim"),
+    "memory_not_free__guard": ("1086 MiB free, 90057 needed", "did not come free within 300 s", "gpu_reclaim"),
+    "memory_not_free__rose_while_profiling": (
+        "82.94 GiB free, then 90.17",
+        "Error in memory profiling",
+        "nothing else",
+    ),
+    "oom_load__weights": ("weights do not fit", "Tried to allocate 1.50 GiB", "tensor_parallel_size"),
+    "oom_warmup__sampler": ("sampler with 1024 sequences", "warming up sampler", "about 0.8 GiB per pass"),
+    "oom_warmup__graphs": ("after the weights were loaded", "Tried to allocate 2.00 GiB", "max_num_seqs"),
+    "kv_cache_too_small__one_request": ("max_model_len 8000000 needs 7.63 GiB", "EngineCore", "1048448 or less"),
+    "kv_cache_too_small__old_text": ("holds 50944 tokens", "max seq len (131072)", "50944 or less"),
+    "bad_argument__unknown_flag": ("--bogus-flag", "unrecognized arguments", "--help=all"),
+    "bad_argument__nested_key": ("SpeculativeConfig", "validation error", "args"),
+    "bad_argument__max_model_len": ("999999 is more than the model's own 32768", "User-specified", "32768 or less"),
+    "tp_heads__three": ("4 attention heads can't be split over tensor_parallel_size 3", "must be divisible", "divides"),
+    "quant_block__experts": ("192 per GPU", "Worker_TP0", "enable_expert_parallel"),
+    "port_in_use__bind": ("port 8000", "Errno 98", ":8000"),
+    "port_in_use__guard": ("nginx", "nginx", "another port"),
+    "model_missing__no_config": ("isn't there", "Invalid repository ID", "path"),
+    "model_missing__truncated": ("damaged or not complete", "SafetensorError", "Fetch the model again"),
+    "model_missing__permission": ("may not read", "Permission denied", "read access"),
+    "model_gated__restricted": ("can't be read with this token", "gated", "HF_TOKEN"),
+    "driver__too_old": ("too old", "found version 12080", "Update the driver"),
+    "driver__fabric_manager": ("fabric manager", "Error 802", "nvidia-fabricmanager"),
+    "driver__guard": ("driver_library_mismatch", "can't be read", "reboot"),
+    "host_oom__killed": ("main memory", "OOM killer", "memory"),
+    "compile_cache__poisoned": ("could not be used", "Expected tensors only", "cache/"),
+    "timeout__still_loading": ("72% Completed", "Loading safetensors", "ready_timeout"),
+    "unknown__named": ("KeyError", "File", "journalctl"),
+    "unknown__ninja": ("compiles kernels", "'ninja'", "Install ninja"),
+    "unknown__no_executable": ("can't be executed", "Failed to locate executable", "executable"),
+}
+
+
+def context(path: Path, text: str) -> DiagnosisContext:
+    """What systemd would know beside this journal."""
+    guard = re.search(r"Control process exited, code=exited, status=(\d+)", text)
+    main = re.search(r"Main process exited, code=exited, status=(\d+)", text)
+    timed_out = path.stem.startswith("timeout")
+    return DiagnosisContext(
+        unit="vllm-x.service",
+        result="success" if timed_out else "exit-code",
+        exit_code=None if timed_out or guard else "exited",
+        exit_status=0 if timed_out or guard else int(main.group(1)) if main else 1,
+        start_pre_status=int(guard.group(1)) if guard else None,
+        timed_out=timed_out,
+        port=8000,
+        vocab_size=200064,
+    )
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=[path.stem for path in JOURNALS])
+def test_each_journal_is_understood(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = classify(text.splitlines(), context(path, text))
+    assert found.kind == path.stem.partition("__")[0], found
+    assert 1 <= len(found.evidence) <= 3 and found.summary and found.advice
+    for line in found.evidence:
+        assert line.rstrip("…") in text, "evidence is what the journal says"
+        assert "Engine core initialization failed" not in line
+    if path.stem in SAID:
+        summary, evidence, advice = SAID[path.stem]
+        assert summary in found.summary, found
+        assert evidence in found.evidence[0], found
+        assert advice in found.advice, found
+    assert "{" not in found.summary and "{" not in found.advice
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=[path.stem for path in JOURNALS])
+def test_colours_and_other_processes_change_nothing(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    plain = classify(text.splitlines(), context(path, text))
+    coloured = ["\x1b[1;36m" + line[:12] + "\x1b[0;0m" + line[12:] for line in text.splitlines()]
+    noise = ["(Worker_TP9 pid=1) INFO 11-29 15:44:21 [a.py:1] something about out of memory and Address already in use"]
+    found = classify(noise + coloured, context(path, text))
+    assert (found.kind, found.advice) == (plain.kind, plain.advice)
+
+
+def test_there_is_a_journal_for_every_kind() -> None:
+    covered = {path.stem.partition("__")[0] for path in JOURNALS}
+    assert covered == set(KINDS) - {"crash_loop"}, "crash_loop is a journal that names nothing, below"
+    assert set(SAID) <= {path.stem for path in JOURNALS}
+
+
+def test_every_rule_has_a_kind_of_the_contract() -> None:
+    assert {rule.kind for rule in RULES} <= set(KINDS) | {"oom"}
+    assert {rule.kind for rule in SIDE_RULES} == {"unknown"}
+
+
+def test_holders_stand_in_the_evidence() -> None:
+    text = next(path for path in JOURNALS if path.stem == "memory_not_free__guard").read_text(encoding="utf-8")
+    found = classify(text.splitlines(), DiagnosisContext(start_pre_status=75))
+    assert any("pid 4311" in line and "vllm-old.service" in line and "96801 MiB" in line for line in found.evidence)
+    assert len(set(found.evidence)) == len(found.evidence)
+
+
+def test_a_guard_that_passed_is_no_cause() -> None:
+    lines = [
+        "gpu-guard: waiting for port 8000 to be released",
+        "gpu-guard: the memory is free after 2.0 s",
+        "ValueError: something",
+    ]
+    found = classify(lines, DiagnosisContext(exit_code="exited", exit_status=1))
+    assert found.kind == "unknown" and "something" in found.summary
+
+
+def test_another_command_before_the_server_is_not_the_guard() -> None:
+    found = classify(["chown: invalid user"], DiagnosisContext(start_pre_status=1))
+    assert found.kind == "unknown" and found.evidence == ("chown: invalid user",)
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "kind"),
+    [
+        ([], DiagnosisContext(result="oom-kill"), "host_oom"),
+        (["hello"], DiagnosisContext(exit_code="exited", exit_status=2), "bad_argument"),
+        (["hello"], DiagnosisContext(restarts=3, exit_code="exited", exit_status=1), "crash_loop"),
+        (["hello"], DiagnosisContext(result="start-limit-hit"), "crash_loop"),
+        (["hello"], DiagnosisContext(timed_out=True), "timeout"),
+        ([], DiagnosisContext(timed_out=True), "timeout"),
+        (["hello"], DiagnosisContext(result="timeout"), "timeout"),
+        (["hello"], DiagnosisContext(exit_code="killed", exit_status=9), "unknown"),
+        ([], DiagnosisContext(), "unknown"),
+    ],
+)
+def test_what_only_systemd_knows(lines: list[str], known: DiagnosisContext, kind: str) -> None:
+    found = classify(lines, known)
+    assert found.kind == kind
+    assert set(found.evidence) <= set(lines)
+    assert set(found.to_result()) == {"kind", "summary", "evidence", "advice"}
+
+
+@given(st.lists(st.text(max_size=80), max_size=12), st.integers(0, 255), st.sampled_from([None, "exited", "killed"]))
+def test_anything_is_read_without_an_error(lines: list[str], number: int, code: str | None) -> None:
+    found = classify(lines, DiagnosisContext(exit_status=number, exit_code=code, start_pre_status=number or None))
+    assert found.kind in KINDS and len(found.evidence) <= 3
