@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import Clock
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import GpuReader
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import CompletionResult, ServerError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
@@ -195,7 +196,7 @@ class FakeServer:
         return {"num_requests_running": float(left), "num_requests_waiting": 0.0}
 
 
-class FakeReader:
+class FakeReader(GpuReader):
     """A driver that answers from a function of the selected indices."""
 
     def __init__(self, read: Callable[[], Sequence[Gpu]]) -> None:
