@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from typing import List, Optional, Tuple
 
-from .._process.procfs import all_pids, read_process
+from .._process.procfs import all_pids, open_files, read_process
 
 _LISTEN = "0A"
 
@@ -68,12 +67,7 @@ def _entries(port: int, root: str) -> List[Tuple[str, str]]:
 def _whose(port: int, root: str) -> str:
     sockets = {"socket:[%s]" % inode for state, inode in _entries(port, root) if state == _LISTEN}
     for pid in all_pids(root):
-        base = "%s/%d/fd" % (root, pid)
-        try:
-            targets = {os.readlink(base + "/" + number) for number in os.listdir(base)}
-        except OSError:
-            continue  # not ours to look at, or it ended
-        if targets & sockets:
+        if sockets.intersection(open_files(pid, root) or ()):
             info = read_process(pid, root)
             if info is not None:
                 return "pid %d %s (user %s)" % (pid, info.cmdline or info.comm, info.user)

@@ -11,9 +11,9 @@ payload that Ansible sends to a host (a zip file itself). What goes in is found 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import io
 import zipfile
+from importlib.util import find_spec
 from typing import Dict, List, Tuple
 
 from .._core.errors import GpuFleetError
@@ -67,12 +67,12 @@ def _closure(root: str, first: str) -> Dict[str, str]:
 
 
 def _is_package(name: str) -> bool:
-    spec = importlib.util.find_spec(name)
+    spec = find_spec(name)
     return spec is not None and spec.submodule_search_locations is not None
 
 
 def _source(name: str) -> str:
-    spec = importlib.util.find_spec(name)
+    spec = find_spec(name)
     get_source = getattr(spec.loader, "get_source", None) if spec is not None else None
     text = get_source(name) if get_source is not None else None
     if text is None:

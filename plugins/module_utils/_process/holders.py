@@ -8,11 +8,10 @@ The driver's lists leave out a forked child that only inherited the open node, y
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Dict, FrozenSet, Iterable, Optional, Set
 
-from .procfs import all_pids
+from .procfs import all_pids, open_files
 
 # Every node through which a process can hold GPU memory. dxg is WSL's, nvhost/nvmap are the integrated devices'.
 _NODE = re.compile(
@@ -38,18 +37,12 @@ def device_holders(root: str = "/proc", dev: str = "/dev") -> Dict[int, FrozenSe
 
 def nodes_of(pid: int, root: str = "/proc", dev: str = "/dev") -> Optional[FrozenSet[str]]:
     """The nodes one process holds; None when its descriptors can't be read (not ours, or it ended)."""
-    base = "%s/%d/fd" % (root, pid)
-    prefix = dev + "/"
-    try:
-        descriptors = os.listdir(base)
-    except OSError:
+    targets = open_files(pid, root)
+    if targets is None:
         return None
+    prefix = dev + "/"
     nodes: Set[str] = set()
-    for descriptor in descriptors:
-        try:
-            target = os.readlink(base + "/" + descriptor)
-        except OSError:
-            continue  # closed between the listing and now
+    for target in targets:
         if target.startswith(prefix):
             match = _NODE.match(target, len(prefix))
             if match:

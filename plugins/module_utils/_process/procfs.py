@@ -135,6 +135,17 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+def open_files(pid: int, root: str = "/proc") -> Optional[List[str]]:
+    """What its descriptors point at; None when they can't be read (not ours, or it ended)."""
+    base = "%s/%d/fd" % (root, pid)
+    try:
+        descriptors = os.listdir(base)
+    except OSError:
+        return None
+    targets = (_link(base + "/" + descriptor) for descriptor in descriptors)  # one may be closed meanwhile
+    return [target for target in targets if target is not None]
+
+
 def cgroup_text(pid: int, root: str = "/proc") -> str:
     """/proc/PID/cgroup, empty when it can't be read."""
     return _text("%s/%d/cgroup" % (root, pid)) or ""

@@ -1,0 +1,255 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The guard from its command line to its exit status, with time and driver in hand."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any, Callable, List, Optional, Sequence, Union
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import Clock
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import GpuReader
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes, leftovers, port
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.main import Ports, main
+
+ARGV = ["--unit", "vllm-a.service", "--gpus", "0", "--utilization", "0.92", "--timeout", "60", "--settle", "1"]
+HOLDER = GpuProcess(4711, "C", 90051, "VLLM::Worker_TP", "VLLM::Worker_TP0", "vllm", 1.0, "vllm-old.service")
+
+
+class Hands(Clock):
+    """A clock that moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(0.0, seconds)
+
+
+def free(mib: Optional[int], **more: Any) -> Snapshot:
+    """A reading with so much free on GPU 0."""
+    used = None if mib is None else 97249 - mib
+    fields = {"total_mib": 97887, "used_mib": used, "free_mib": mib, "reserved_mib": 638, "processes": (HOLDER,), **more}
+    return Snapshot(True, gpus=(Gpu(0, "GPU-0", None, "A", **fields),))
+
+
+class Driver(GpuReader):
+    """A driver whose answer depends on the time since the start."""
+
+    def __init__(self, clock: Hands, answer: Callable[[float], Union[Snapshot, Exception]]) -> None:
+        self.clock = clock
+        self.answer = answer
+        self.asked: List[float] = []
+
+    def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
+        found = self.answer(self.clock.now - 100.0)
+        self.asked.append(self.clock.now - 100.0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+class Run:
+    """One run of the guard."""
+
+    def __init__(self, answer: Callable[[float], Union[Snapshot, Exception]], argv: Sequence[str] = (), **ports: Any) -> None:
+        self.clock = Hands()
+        self.said: List[str] = []
+        self.opened: List[str] = []
+        self.driver = Driver(self.clock, answer)
+
+        def opened(backend: str, _timeout: float) -> GpuReader:
+            self.opened.append(backend)
+            return self.driver
+
+        free_ports = {"taken": lambda host, number: None, "remains": lambda unit: [], "open_backend": opened, **ports}
+        self.code = main([*ARGV, *argv], Ports(self.clock, say=self.said.append, **free_ports))
+
+    @property
+    def took(self) -> float:
+        """Seconds of the run."""
+        return self.clock.now - 100.0
+
+
+def test_an_idle_gpu_lets_it_start_without_a_word() -> None:
+    run = Run(lambda now: free(97247))
+    assert (run.code, run.said, run.took, run.opened) == (exit_codes.PASS, [], 0.0, ["nvml"])
+    assert len(run.driver.asked) == 1
+
+
+def test_memory_that_comes_late_is_seen_at_once() -> None:
+    run = Run(lambda now: free(10 if now < 12.34 else 97247))
+    assert run.code == exit_codes.PASS and 12.34 <= run.took < 12.44
+    assert run.said[0] == "vllm-a.service waits: GPU 0: 10 MiB free, 90057 needed (0 of 60 s)"
+    assert run.said[1] == "  held by pid 4711 VLLM::Worker_TP0 (user vllm, unit vllm-old.service) [GPU 0: 90051 MiB]"
+    waits = [line for line in run.said if " waits: " in line]
+    assert len(waits) == 3 and re.search(r"\(5 of 60 s\)", waits[1])
+    assert run.said[-1] == "the memory is free after 12.3 s" or run.said[-1] == "the memory is free after 12.4 s"
+
+
+def test_what_stays_enough_and_still_must_settle() -> None:
+    run = Run(lambda now: free(91000))
+    assert run.code == exit_codes.PASS and 1.0 <= run.took < 1.2
+
+
+def test_the_end_of_waiting_names_who_holds_it() -> None:
+    run = Run(lambda now: free(10))
+    assert run.code == exit_codes.MEMORY and 60 <= run.took < 60.2
+    assert "held by pid 4711" in run.said[-2]
+    assert run.said[-1].startswith("vllm-a.service is not started: the memory did not come free within 60 s: GPU 0: 10 MiB free")
+    assert "gpufleet.vllm.gpu_reclaim" in run.said[-1]
+
+
+def test_a_gpu_that_is_not_there_is_not_waited_for() -> None:
+    run = Run(lambda now: GpuFleetError("GPU '9' is not on this host. This host has: 0."))
+    assert (run.code, run.took) == (exit_codes.NEVER, 0.0) and "GPU '9' is not on this host" in run.said[-1]
+
+
+def test_more_than_there_is_is_not_waited_for() -> None:
+    run = Run(lambda now: free(97247), ["--margin-mib", "20000"])
+    assert (run.code, run.took) == (exit_codes.NEVER, 0.0)
+
+
+def test_a_driver_that_loads_late_is_waited_for() -> None:
+    run = Run(lambda now: free(97247) if now > 9.9 else Snapshot(False, reason="no_driver", reason_detail="not loaded"))
+    assert run.code == exit_codes.PASS and 9.9 < run.took < 10.1
+    assert "not loaded" in run.said[0]
+
+
+def test_a_driver_that_never_comes() -> None:
+    run = Run(lambda now: Snapshot(False, reason="driver_hung", reason_detail="nvmlX did not answer"))
+    assert run.code == exit_codes.DRIVER and run.took >= 60
+    assert "driver_hung" in run.said[-1] and "nvmlX" in run.said[-1]
+
+
+def test_a_mismatch_ends_at_once() -> None:
+    run = Run(lambda now: Snapshot(False, reason="driver_library_mismatch", reason_detail="580.1 and 580.2"))
+    assert (run.code, run.took) == (exit_codes.DRIVER, 0.0) and "580.2" in run.said[-1]
+
+
+def test_memory_that_stays_unknown_is_the_drivers_fault() -> None:
+    run = Run(lambda now: free(None, total_mib=None, state="error", error="memory: unknown error"))
+    assert run.code == exit_codes.DRIVER and "does not say how much memory is free" in run.said[-1]
+
+
+def test_the_other_backend_is_taken_where_the_library_is_missing() -> None:
+    clock_answers = iter([Snapshot(False, reason="library_missing"), free(97247)])
+    run = Run(lambda now: next(clock_answers))
+    assert (run.code, run.opened) == (exit_codes.PASS, ["nvml", "nvidia_smi"])
+    only = Run(lambda now: Snapshot(False, reason="library_missing"), ["--backend", "nvml"])
+    assert (only.code, only.opened) == (exit_codes.DRIVER, ["nvml"])
+
+
+def test_a_port_that_stays_taken() -> None:
+    run = Run(lambda now: free(97247), ["--port", "8000"], taken=lambda host, number: "pid 5 nginx (user www)")
+    assert run.code == exit_codes.PORT and 10 <= run.took < 10.2 and not run.driver.asked
+    assert run.said[-1] == ("vllm-a.service is not started: port 8000 on 0.0.0.0 is in use by pid 5 nginx (user www); "
+                            "stop it or give the service another port")
+
+
+def test_a_port_that_is_being_released() -> None:
+    answers = iter(["pid 5 vllm", "pid 5 vllm", None])
+    run = Run(lambda now: free(97247), ["--port", "8000"], taken=lambda host, number: next(answers))
+    assert run.code == exit_codes.PASS and 0 < run.took < 1
+
+
+def test_the_remains_of_an_earlier_run() -> None:
+    class Info:
+        pid, cmdline, comm = 77, "VLLM::EngineCore", "VLLM::EngineCor"
+
+    run = Run(lambda now: free(97247), remains=lambda unit: [Info])
+    assert run.code == exit_codes.CGROUP and "pid 77 VLLM::EngineCore" in run.said[-1]
+    gone = iter([[Info], []])
+    assert Run(lambda now: free(97247), remains=lambda unit: next(gone)).code == exit_codes.PASS
+
+
+def test_a_fault_of_its_own_has_its_own_status(capfd: pytest.CaptureFixture[str]) -> None:
+    run = Run(lambda now: ZeroDivisionError("oh"))
+    assert run.code == exit_codes.INTERNAL and "ZeroDivisionError: oh" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["--unit", "x"], ARGV + ["--utilization", "0"], ARGV + ["--utilization", "1.5"], ARGV + ["--margin-mib", "-1"],
+     ARGV + ["--timeout", "nan"], ARGV + ["--port", "0"], ARGV + ["--backend", "cuda"], ARGV + ["--nonsense"]],
+)
+def test_bad_arguments(argv: List[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == exit_codes.USAGE
+    assert "usage: gpu-guard" in capfd.readouterr().err
+
+
+def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == exit_codes.PASS
+    assert "--utilization" in capfd.readouterr().out
+
+
+def test_the_table_of_exit_statuses_is_complete() -> None:
+    numbers = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
+    assert numbers == set(exit_codes.NAMES)
+    documented = dict(re.findall(r"^(\d+)\s+([A-Z]+)", exit_codes.__doc__ or "", re.MULTILINE))
+    assert documented == {str(number): name for number, name in exit_codes.NAMES.items()}
+    assert not numbers & {1, 2, 130, 143} and max(numbers) < 200
+
+
+def test_a_real_port_is_free_taken_or_bound() -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        number = probe.getsockname()[1]
+        # a vLLM that loads has bound its port and does not listen yet
+        assert "does not listen yet" in (port.port_taken("127.0.0.1", number) or "")
+        probe.listen(1)
+        owner = port.port_taken("127.0.0.1", number)
+        assert owner is not None and "pytest" in owner
+        assert port.port_taken("0.0.0.0", number) is not None
+    assert port.port_taken("127.0.0.1", number) is None
+
+
+def test_the_remains_of_a_connection_are_not_in_the_way() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", number))
+        accepted, _address = server.accept()
+    accepted.close()  # the side that closes first keeps the address for a minute
+    client.close()
+    assert port.port_taken("127.0.0.1", number) is None
+
+
+def test_an_address_that_says_nothing_about_others_is_not_judged() -> None:
+    assert port.port_taken("no.such.host.invalid", 8000) is None
+    assert port.port_taken("198.51.100.7", 8000) is None
+
+
+@pytest.mark.parametrize("form", ["v2", "v1"])
+def test_what_is_left_in_the_units_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    text = "0::/system.slice/vllm-a.service\n" if form == "v2" else "1:name=systemd:/system.slice/vllm-a.service\n0::/\n"
+    monkeypatch.setattr(leftovers, "cgroup_text", lambda pid, root: text)
+    base = tmp_path / ("" if form == "v2" else "systemd") / "system.slice/vllm-a.service"
+    (base / "worker").mkdir(parents=True)
+    (base / "cgroup.procs").write_text("%d\n1\n0\n999999999\n" % os.getpid())
+    # itself, its ancestors, and what the guard started are not what was left behind
+    parent = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert parent.stdout is not None
+        left = int(parent.stdout.readline())
+        (base / "worker/cgroup.procs").write_text("%d\n" % parent.pid)
+        assert leftovers.leftovers("vllm-a.service", cgroup_root=str(tmp_path)) == []
+        (base / "worker/cgroup.procs").write_text("%d\n%d\n" % (parent.pid, left))
+        assert [info.pid for info in leftovers.leftovers("vllm-a.service", cgroup_root=str(tmp_path))] == [left]
+        assert leftovers.leftovers("vllm-b.service", cgroup_root=str(tmp_path)) == []
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()

@@ -1,0 +1,141 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""When a service may start."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, List, Optional, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.wait import STABLE_MIB, Need, Waiting, holders
+
+TOTAL, RESERVED = 97887, 638
+NEED = Need(0.92)
+ENOUGH = math.ceil(TOTAL * 0.92)  # 90057
+
+
+def gpu(free: Optional[int], index: int = 0, **more: Any) -> Gpu:
+    """A GPU with so much memory free."""
+    used = None if free is None else TOTAL - RESERVED - free
+    fields = {"total_mib": TOTAL, "used_mib": used, "free_mib": free, "reserved_mib": RESERVED, **more}
+    return Gpu(index, "GPU-%d" % index, "00000000:01:00.0", "NVIDIA A", **fields)
+
+
+def seen(*gpus: Gpu) -> Snapshot:
+    """A reading of these GPUs."""
+    return Snapshot(True, gpus=gpus)
+
+
+def verdicts(frees: "Sequence[int | None]", step: float = 0.5, settle: float = 1.0, need: Need = NEED) -> List[Optional[int]]:
+    """The codes of readings of one GPU, one after the other."""
+    waiting = Waiting(need, settle)
+    return [waiting.judge(seen(gpu(free)), number * step).code for number, free in enumerate(frees)]
+
+
+def test_the_need_is_vllms_own_reckoning() -> None:
+    assert NEED.of(gpu(0)) == ENOUGH
+    assert Need(0.92, 500).of(gpu(0)) == ENOUGH + 500
+    assert Need(0.5).of(gpu(0, total_mib=1001, reserved_mib=None)) == 501  # rounded up
+    assert NEED.of(gpu(0, total_mib=None)) is None
+
+
+def test_one_mib_too_few_is_too_few() -> None:
+    assert verdicts([ENOUGH - 1, ENOUGH - 1]) == [None, None]
+    assert verdicts([ENOUGH, ENOUGH, ENOUGH]) == [None, None, exit_codes.PASS]
+
+
+def test_an_idle_gpu_passes_at_once() -> None:
+    assert verdicts([TOTAL - RESERVED - 2]) == [exit_codes.PASS]
+
+
+def test_enough_must_be_stable_too() -> None:
+    # a neighbour that frees memory while vLLM measures makes it fail as surely as too little memory does
+    rising = [91000, 92000, 93000, 94000, 94000, 94010, 94010]
+    assert verdicts(rising) == [None, None, None, None, None, exit_codes.PASS, exit_codes.PASS]
+    falling_short = [91000, 91000 - STABLE_MIB, 80000, 91000, 91000, 91000]
+    assert verdicts(falling_short) == [None, None, None, None, None, exit_codes.PASS]
+
+
+def test_every_gpu_counts() -> None:
+    verdict = Waiting(NEED, 0).judge(seen(gpu(97000, 0), gpu(10, 1), gpu(97000, 2)), 0)
+    assert (verdict.code, verdict.short) == (None, (1,))
+    assert "GPU 1: 10 MiB free, %d needed" % ENOUGH in verdict.text
+
+
+def test_unknown_is_not_free() -> None:
+    assert verdicts([None, None, None]) == [None, None, None]
+    verdict = Waiting(NEED, 0).judge(seen(gpu(None, state="error", error="memory: unknown error", total_mib=None)), 0)
+    assert verdict.code is None and "memory: unknown error" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("no_driver", None),  # it may still be loading
+        ("driver_hung", None),
+        ("error", None),
+        ("driver_library_mismatch", exit_codes.DRIVER),
+        ("permission", exit_codes.DRIVER),
+        ("library_missing", exit_codes.DRIVER),
+    ],
+)
+def test_an_unreadable_driver_is_waited_for_only_where_that_helps(reason: str, code: Optional[int]) -> None:
+    verdict = Waiting(NEED, 0).judge(Snapshot(False, reason=reason, reason_detail="so"), 0)
+    assert verdict.code == code and "so" in verdict.text
+
+
+@pytest.mark.parametrize("state", ["lost", "reset_required"])
+def test_a_broken_gpu_is_not_waited_for(state: str) -> None:
+    assert Waiting(NEED, 0).judge(seen(gpu(97000), gpu(None, 1, state=state)), 0).code == exit_codes.DRIVER
+
+
+def test_more_than_the_card_has_is_never() -> None:
+    verdict = Waiting(Need(0.92, 9000), 0).judge(seen(gpu(97000)), 0)
+    assert verdict.code == exit_codes.NEVER
+    assert "can never have the 99057 MiB free" in verdict.text and "9000 MiB margin" in verdict.text
+    # close to all of it can be had, though the driver keeps some for itself
+    assert verdicts([TOTAL - RESERVED - 2], need=Need(1.0)) == [None]
+    assert verdicts([TOTAL - RESERVED], need=Need(1.0)) == [exit_codes.PASS]
+
+
+def test_where_the_reserve_counts_as_used_an_idle_gpu_still_passes() -> None:
+    waiting = Waiting(NEED, 1.0)
+    assert waiting.judge(seen(gpu(TOTAL - 640, used_mib=640, reserved_mib=None)), 0).code == exit_codes.PASS
+
+
+@given(st.lists(st.integers(0, TOTAL - RESERVED), min_size=1, max_size=30), st.floats(0.01, 1), st.floats(0, 3))
+def test_it_never_passes_with_too_little_or_with_movement(frees: List[int], utilization: float, settle: float) -> None:
+    need, waiting, step = Need(utilization), Waiting(Need(utilization), settle), 0.5
+    for number, free in enumerate(frees):
+        judged = gpu(free)
+        verdict = waiting.judge(seen(judged), number * step)
+        if verdict.code == exit_codes.PASS:
+            wanted = need.of(judged)
+            assert wanted is not None and free >= wanted
+            settled = frees[max(0, number - int(settle / step)): number + 1]
+            idle = (judged.used_mib or 0) <= 1024
+            assert idle or max(settled) - min(settled) <= 2 * STABLE_MIB
+            return
+
+
+def test_the_holders_are_named() -> None:
+    worker = GpuProcess(4711, "C", 90051, "VLLM::Worker_TP", "VLLM::Worker_TP0", "vllm", 1.0, "vllm-old.service")
+    child = GpuProcess(4712, None, None, "python3", "python3 loader.py " + "x" * 80, "alice", 1.0)
+    boxed = GpuProcess(4713, "C", 10, "python3", "python3", "root", 1.0, container="f" * 64, state="zombie")
+    ghost = GpuProcess(4714, "C", 7, state="not_visible")
+    lines = holders([gpu(10, 0, processes=(worker, child)), gpu(10, 1, processes=(worker, boxed, ghost), unattributed_mib=5000)])
+    assert lines == [
+        "pid 4711 VLLM::Worker_TP0 (user vllm, unit vllm-old.service) [GPU 0: 90051 MiB, GPU 1: 90051 MiB]",
+        "pid 4712 python3 loader.py " + "x" * 39 + "... (user alice) [GPU 0: holds the device open]",
+        "pid 4713 python3 (user root, container ffffffffffff, zombie) [GPU 1: 10 MiB]",
+        "pid 4714 (not visible from here) [GPU 1: 7 MiB]",
+        "no listed process accounts for 5000 MiB on GPU 1",
+    ]
+    assert holders([gpu(10, 0, processes=(worker,)), gpu(10, 1, processes=(boxed,))], only=[1]) == [lines[2]]

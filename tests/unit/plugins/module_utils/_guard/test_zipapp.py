@@ -1,0 +1,90 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The guard as one file."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes, zipapp
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.zipapp import build_guard
+
+ROOT = Path(__file__).resolve().parents[5]
+PACKAGE = "ansible_collections/gpufleet/vllm/plugins/module_utils"
+
+
+@pytest.fixture(scope="module")
+def built() -> bytes:
+    """The guard's bytes."""
+    return build_guard()
+
+
+def test_it_holds_the_guards_sources_and_nothing_more(built: bytes) -> None:
+    with zipfile.ZipFile(io.BytesIO(built)) as archive:
+        assert archive.testzip() is None
+        for name in archive.namelist():
+            if name != "__main__.py" and not name.endswith("__init__.py"):
+                source = ROOT / "plugins" / "module_utils" / name.split("/", 1)[1]
+                assert archive.read(name) == source.read_bytes()
+        rooms = {name.split("/")[1] for name in archive.namelist() if name.count("/") > 1}
+    assert rooms == {"_core", "_gpu", "_guard", "_process"}
+    assert built.startswith(b"#!/usr/bin/python3\n") and len(built) < 300_000
+
+
+def test_it_is_the_same_wherever_it_is_built(built: bytes, tmp_path: Path) -> None:
+    # as Ansible runs it: from a zip file, in another time, by another user's umask
+    payload = tmp_path / "payload.zip"
+    with zipfile.ZipFile(payload, "w", zipfile.ZIP_DEFLATED) as archive:
+        for source in sorted((ROOT / "plugins" / "module_utils").rglob("*.py")):
+            archive.write(source, "%s/%s" % (PACKAGE, source.relative_to(ROOT / "plugins" / "module_utils")))
+        for parent in ("ansible_collections", "ansible_collections/gpufleet", "ansible_collections/gpufleet/vllm",
+                       "ansible_collections/gpufleet/vllm/plugins", PACKAGE):
+            archive.writestr(parent + "/__init__.py", "")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from %s._guard.zipapp import build_guard\n"
+        "sys.stdout.buffer.write(build_guard())\n" % PACKAGE.replace("/", ".")
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(payload)], capture_output=True, check=True, timeout=60,
+                          env={"TZ": "Pacific/Auckland", "PATH": os.environ["PATH"]})
+    assert done.stdout == built
+
+
+def test_it_runs_by_itself(built: bytes, tmp_path: Path) -> None:
+    guard = tmp_path / "gpu-guard.pyz"
+    guard.write_bytes(built)
+    argv = [sys.executable, "-I", "-S", str(guard), "--unit", "x.service", "--gpus", "0", "--utilization", "0.9", "--timeout", "0"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={"PATH": "/nowhere"}, check=False)
+    assert done.returncode == exit_codes.DRIVER and "gpu-guard: x.service is not started: the GPU driver can't be read" in done.stdout
+    assert subprocess.run([sys.executable, str(guard)], capture_output=True, timeout=60, check=False).returncode == exit_codes.USAGE
+
+
+@pytest.mark.parametrize("interpreter", ["/usr/bin/python3", "python3.9", "python3.13"])
+def test_it_runs_on_every_python_that_is_here(built: bytes, tmp_path: Path, interpreter: str) -> None:
+    candidates = [interpreter, *(str(path) for path in Path("/root/.pyenv/versions").glob("*/bin/" + interpreter))]
+    python = next((path for path in candidates if os.path.isabs(path) and os.access(path, os.X_OK)), None)
+    if python is None:
+        pytest.skip("%s is not installed here" % interpreter)
+    guard = tmp_path / "gpu-guard.pyz"
+    guard.write_bytes(built)
+    done = subprocess.run([python, "-I", "-S", str(guard), "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "--utilization" in done.stdout
+
+
+def test_without_sources_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bytecode:
+        loader = object()
+        submodule_search_locations = None
+
+    monkeypatch.setattr(zipapp, "find_spec", lambda name: Bytecode())
+    with pytest.raises(GpuFleetError, match="Install the collection with its .py files"):
+        build_guard()
