@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from e2e.playbook import playbook
+
 from lab import Host, Lab
 
 UNIT_FILES = "ls /etc/systemd/system/vllm-* /etc/vllm 2>/dev/null; systemctl list-units --all --plain --no-legend 'vllm-*'"

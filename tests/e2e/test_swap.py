@@ -133,7 +133,8 @@ def _hold_96801_mib(fleet: dict[str, Host]) -> None:
     _wait_serving(fleet, OLD)
     for host in fleet.values():
         # Out of the unit's cgroup, where a stop of the unit does not reach them.
-        host.run("mkdir /sys/fs/cgroup/strays && for pid in $(pgrep -f '^VLLM::Worker'); do echo $pid > /sys/fs/cgroup/strays/cgroup.procs; done")
+        strays = "/sys/fs/cgroup/strays"
+        host.run(f"mkdir {strays} && for pid in $(pgrep -f '^VLLM::Worker'); do echo $pid > {strays}/cgroup.procs; done")
         assert all(host.gpu.used_mib(index) >= ORPHAN_MIB for index in range(4)), "the workers hold less than they should"
 
 

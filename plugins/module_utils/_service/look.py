@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
@@ -17,7 +17,6 @@ from .._gpu.types import Gpu, Snapshot
 from .._guard.zipapp import build_guard
 from .._server.http import Server
 from .._server.ready import ReadyState
-from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
 from .._unit.env_file import read_env_file
 from .._unit.found import ManagedService, conflicts, find_managed
@@ -62,7 +61,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     snapshot = reader.snapshot() if reader is not None else None
     gpus = _selected(request, snapshot)
     spec = _spec(request, gpus) if request.declares_files else None
-    statuses = _statuses(ports.systemd, [unit] + [service.unit for service in others])
+    statuses = ports.systemd.statuses([unit] + [service.unit for service in others])
     status = statuses[unit]
     _refuse_masked(unit, status)
     planned = _file_changes(request, spec, own, account, ports)
@@ -101,13 +100,6 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
         if not statuses[service.unit].inactive and service.unit not in {rival.service.unit for rival in rivals}
     )
     return Look(view, spec, own, target, account, missing, snapshot, gpus, need, left_running, serves)
-
-
-def _statuses(systemd: Systemd, units: Sequence[str]) -> Dict[str, UnitStatus]:
-    """The units as they are, with what the disk says of their start at boot."""
-    statuses = systemd.statuses(units)
-    boot = systemd.boot_states([unit for unit in units if statuses[unit].fragment_path])
-    return {unit: replace(status, unit_file_state=boot.get(unit, "")) for unit, status in statuses.items()}
 
 
 def server_of(service: ManagedService, ports: Ports) -> Server:
@@ -250,7 +242,7 @@ def _listed(
     known = {service.unit: service for service in others}
     unknown = [unit for unit in request.replace_units if unit not in known]
     statuses = dict(statuses)
-    statuses.update(_statuses(ports.systemd, unknown))
+    statuses.update(ports.systemd.statuses(unknown))
     rivals = []
     for unit in request.replace_units:
         status = statuses[unit]

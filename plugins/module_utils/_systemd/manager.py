@@ -79,21 +79,6 @@ class Systemd:
             found["UnitFileState"] = enabled_state(unit, found.get("UnitFileState", ""), self._root)
         return {unit: UnitStatus.from_properties(found, offset) for unit, found in zip(units, parsed)}
 
-    def boot_states(self, units: Sequence[str]) -> Dict[str, str]:
-        """What happens to each existing unit at boot: ``enabled``, ``disabled``, ``masked``, ``static`` ...
-
-        ``UnitFileState`` of :meth:`statuses` is what the manager knew at its last reload, and this class enables and
-        disables without one; here the links on disk are read, as ``systemctl is-enabled`` does.
-        """
-        if not units:
-            return {}
-        argv = ["systemctl", "is-enabled", "--"] + list(units)
-        done = self._runner.run(argv, timeout=_CALL_S)  # its exit status only says whether one of them is enabled
-        states = done.stdout.split()
-        if len(states) != len(units):
-            raise _error(done)
-        return dict(zip(units, states))
-
     def start(self, unit: str, no_block: bool = True, timeout: float = _CALL_S) -> None:
         """Queue a start, or wait for it up to ``timeout`` seconds. Clear a start limit first: reset_failed()."""
         self._job("start", unit, no_block, timeout)
