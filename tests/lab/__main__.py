@@ -1,7 +1,7 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The lab's command line: ``python3 -m lab up|down|status|reset|ssh|inventory|prereq``."""
+"""The lab's command line: ``python3 -m lab up|down|status|reset|ssh|inventory|prune|prereq``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from lab import fleet, plan, prereq
+from lab import fleet, places, plan, prereq, prune
 from lab.errors import LabError
 from lab.fleet import Lab
 from lab.host import Host
@@ -33,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     ssh.add_argument("host")
     ssh.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND")
     commands.add_parser("inventory", help="print the hosts as a dynamic inventory")
+    commands.add_parser("prune", help="delete what of the cache neither a current recipe nor a running host uses")
     commands.add_parser("prereq", help="say what this machine lacks")
     return parser
 
@@ -56,6 +57,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "prereq":
         prereq.check()
         print("nothing is missing")
+    elif options.command == "prune":
+        for path in prune.prune(places.cache_dir()):
+            print(f"deleted {path}")
     elif options.command == "up":
         start = time.monotonic()
         lab = Lab.up(options.hosts, options.base)

@@ -19,6 +19,7 @@ from lab.errors import LabError
 from lab.recipe import Recipe, recipe
 
 _BUILD_SECONDS = 1800.0
+_OWN_NAMESPACES = ("setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child=KILL")
 _ENABLED_UNITS = {
     "systemd-networkd.service": "multi-user.target.wants",
     "systemd-networkd.socket": "sockets.target.wants",
@@ -70,10 +71,10 @@ def _debootstrap(wanted: Recipe, root: Path, cache: Path) -> None:
     argv = ["debootstrap", "--variant=minbase", f"--arch={wanted.architecture}", f"--cache-dir={packages}"]
     argv += [f"--include={','.join(wanted.packages)}", wanted.suite, str(root)]
     argv += [mirror] if mirror else []
-    # In a mount namespace of its own: what debootstrap mounts goes away with it, however it ends.
+    # In namespaces of its own: what it mounts and starts goes away with it, and it goes away with this process.
     with log.open("w", encoding="utf-8") as output:
         result = subprocess.run(
-            ["unshare", "--mount", *argv],
+            [*_OWN_NAMESPACES, *argv],
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

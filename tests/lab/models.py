@@ -223,21 +223,26 @@ def key() -> str:
     return digest.hexdigest()[:12]
 
 
+def path(cache: Path) -> Path:
+    """Where the directory is that hosts see as /models, or will be once it is written."""
+    return cache / "models" / key()
+
+
 def ensure(cache: Path) -> Path:
     """The directory that hosts see as /models, written now if it isn't there."""
-    path = cache / "models" / key()
-    if path.is_dir():
-        return path
+    target = path(cache)
+    if target.is_dir():
+        return target
     with locks.exclusive(cache / "models.lock", 600.0, "another lab that writes the models"):
-        if path.is_dir():
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(".building-*"):
+        if target.is_dir():
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for left in target.parent.glob(".building-*"):
             shutil.rmtree(left)
-        draft = path.with_name(f".building-{os.getpid()}")
+        draft = target.with_name(f".building-{os.getpid()}")
         draft.mkdir()
         for model in MODELS:
             write_model(model, draft / model.name)
         draft.chmod(0o755)
-        draft.rename(path)
-    return path
+        draft.rename(target)
+    return target

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lab import cgroup
 from lab.errors import LabError
+from lab.plan import BASES
 
 _PROGRAMS = {
     "systemd-nspawn": "systemd-container",
@@ -26,12 +27,15 @@ _PROGRAMS = {
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
     "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "setsid": "util-linux",
     "unshare": "util-linux",
     "mount": "mount",
 }
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-# The keyring that knows Debian 13's key carries it in a file of its own too.
-_TRIXIE_KEY = Path("/usr/share/keyrings/debian-archive-trixie-stable.gpg")
+# Debian 13 is signed with Debian 12's key too: either will do for both.
+_KEYS = [Path(f"/usr/share/keyrings/debian-archive-{name}-automatic.gpg") for name in ("bookworm", "trixie")]
+_SCRIPTS = Path("/usr/share/debootstrap/scripts")
 _HEADERS = Path("/usr/include/stdlib.h")
 
 
@@ -70,10 +74,13 @@ def missing(machine: Machine) -> tuple[list[str], list[str]]:
             lacks(f"no {program}", package)
     if machine.which("gcc") is not None and not machine.exists(_HEADERS):
         lacks("no C library headers", "libc6-dev")
+    unknown = [base for base in BASES if not machine.exists(_SCRIPTS / base)]
+    if machine.which("debootstrap") is not None and unknown:
+        lacks(f"debootstrap doesn't know {' and '.join(unknown)}: it is too old", "debootstrap")
     if not machine.exists(_KEYRING):
         lacks("no Debian archive keyring", "debian-archive-keyring")
-    elif not machine.exists(_TRIXIE_KEY):
-        lacks("the Debian archive keyring is too old to know Debian 13", "debian-archive-keyring")
+    elif not any(machine.exists(key) for key in _KEYS):
+        lacks("the Debian archive keyring is too old to know Debian 12", "debian-archive-keyring")
     if not machine.pip():
         lacks(f"no pip for {sys.executable}", "python3-pip")
     if "\toverlay\n" not in machine.filesystems() and not machine.load_module("overlay"):

@@ -92,6 +92,18 @@ def test_a_compiler_without_headers() -> None:
 
 
 def test_a_keyring_that_is_too_old() -> None:
-    problems, packages = prereq.missing(machine(exists=lambda path: "trixie" not in path.name))
-    assert problems == ["the Debian archive keyring is too old to know Debian 13"]
+    problems, packages = prereq.missing(machine(exists=lambda path: not path.name.endswith("-automatic.gpg")))
+    assert problems == ["the Debian archive keyring is too old to know Debian 12"]
     assert packages == ["debian-archive-keyring"]
+
+
+def test_the_key_of_either_release_is_enough() -> None:
+    assert prereq.missing(machine(exists=lambda path: "trixie-automatic" not in path.name)) == ([], [])
+
+
+def test_a_debootstrap_that_is_too_old() -> None:
+    problems, packages = prereq.missing(
+        machine(exists=lambda path: path != Path("/usr/share/debootstrap/scripts/trixie"))
+    )
+    assert problems == ["debootstrap doesn't know trixie: it is too old"]
+    assert packages == ["debootstrap"]
