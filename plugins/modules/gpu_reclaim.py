@@ -123,12 +123,16 @@ options:
       - A unit is only stopped when it is true for each of the unit's GPU processes.
       - It is evaluated on the controller, so that hosts need no C(jmespath).
     type: str
-  accept_in_use:
+  accept:
     description:
-      - Whether to succeed, without a claim that the GPUs are free, when all that is still held belongs to running processes that were
-        rightly left alone, such as an active service outside the scope. Cleaning up a fleet that serves needs this.
-    type: bool
-    default: false
+      - What may still be held at the end without the task failing. Nothing is claimed to be free for it.
+      - V(nothing) fails when any selected GPU is not free.
+      - V(in_use) accepts what belongs to running processes that were rightly left alone, such as an active service outside the scope.
+        Cleaning up a fleet that serves needs this.
+      - V(anything) accepts whatever could not be freed. The result says what it is.
+    type: str
+    choices: [nothing, in_use, anything]
+    default: nothing
   candidates:
     description:
       - What O(select) chose, filled in by the action plugin. Not for playbooks.
@@ -153,7 +157,7 @@ seealso:
 EXAMPLES = r"""
 - name: End what dead servers left behind, wherever it is
   gpufleet.vllm.gpu_reclaim:
-    accept_in_use: true
+    accept: in_use
 
 - name: Show what would have to go to free GPUs 0 to 3 altogether
   gpufleet.vllm.gpu_reclaim:
@@ -185,6 +189,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+msg:
+  description: What is still held, by whom, and what to do next.
+  returned: when memory is still held at the end
+  type: str
 freed:
   description:
     - Whether every selected GPU is at or under O(max_used_mib) and stable, as the driver says.
@@ -260,7 +268,7 @@ signalled:
       type: str
   sample:
     - {"pid": 4711, "name": "VLLM::Worker_TP", "user": "vllm", "unit": null, "gpus": [0], "signals": ["TERM"], "outcome": "terminated"}
-skipped:
+left_alone:
   description: The holders of the selected GPUs that were left alone, and why. C(pid) is null for a unit that has no process.
   returned: always
   type: list
@@ -275,6 +283,14 @@ skipped:
     reason:
       description: Why it was left alone.
       type: str
+  sample: [{"pid": 977, "name": "Xorg", "reason": "protected: display server"}]
+skipped:
+  description:
+    - The same as RV(left_alone).
+    - Not in a result that succeeds, since Ansible takes a result with this key for a task that did not run.
+  returned: failure
+  type: list
+  elements: dict
   sample: [{"pid": 977, "name": "Xorg", "reason": "protected: display server"}]
 unkillable:
   description: Processes that can't be ended from here.
@@ -407,7 +423,7 @@ ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
     "reset": {"type": "str", "choices": ["never", "if_needed"], "default": "never"},
     "clean_shm": {"type": "bool", "default": False},
     "select": {"type": "str"},
-    "accept_in_use": {"type": "bool", "default": False},
+    "accept": {"type": "str", "choices": ["nothing", "in_use", "anything"], "default": "nothing"},
     "candidates": {
         "type": "list",
         "elements": "dict",

@@ -30,15 +30,6 @@ EXTRA: dict[str, dict[str, Any]] = {
             "description": ["Only look and plan, as in check mode, and count nothing as changed."],
         },
     },
-    "gpu_reclaim": {
-        "gpu_reclaim_fail": {
-            "type": "bool",
-            "default": True,
-            "description": [
-                "Whether the role fails where memory is still held at the end. Without it, the result says so and the play goes on.",
-            ],
-        },
-    },
 }
 
 # Options of a module that are not for people: its action plugin fills them in.

@@ -207,7 +207,7 @@ def _next_steps(held: Sequence[Held], unkillable: Sequence[Unkillable], reset: s
         units = sorted({holder.unit[0] for each in held for holder, _why in each.holders if holder.unit is not None})
         services = " (scope: services with services: [%s])" % ", ".join(units) if units else ""
         steps.append(
-            "Next: select other GPUs, or widen the scope to what may be ended%s, or accept it with accept_in_use" % services
+            "Next: select other GPUs, or widen the scope to what may be ended%s, or accept it with accept: in_use" % services
         )
     if any(each.verdict == DIRTY and not each.holders for each in held) and not unkillable:
         if reset == "never":

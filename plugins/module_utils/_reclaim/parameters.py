@@ -27,7 +27,7 @@ def to_request(params: Mapping[str, Any]) -> ReclaimRequest:
         users=tuple(params["users"]),
         reset=params["reset"],
         clean_shm=params["clean_shm"],
-        accept_in_use=params["accept_in_use"],
+        accept=params["accept"],
         candidates=_candidates(params),
     )
 

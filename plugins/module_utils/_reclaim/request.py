@@ -13,6 +13,8 @@ from .._core.errors import GpuFleetError
 
 SCOPES = ("orphans", "services", "all")
 RESETS = ("never", "if_needed")
+# What may still be held at the end without the reclaim counting as failed.
+ACCEPTS = ("nothing", "in_use", "anything")
 
 # What has to remain of the whole time after the last KILL: for processes to end in the driver, and for the first look.
 _RESERVE_S = 2.0
@@ -46,7 +48,7 @@ class ReclaimRequest:
     users: Tuple[str, ...] = ()
     reset: str = "never"
     clean_shm: bool = False
-    accept_in_use: bool = False
+    accept: str = "nothing"
     candidates: Optional[Tuple[Candidate, ...]] = None
 
     @property
@@ -67,6 +69,8 @@ def check(request: ReclaimRequest) -> None:
         faults.append("scope must be one of %s, not %r" % (", ".join(SCOPES), request.scope))
     if request.reset not in RESETS:
         faults.append("reset must be one of %s, not %r" % (", ".join(RESETS), request.reset))
+    if request.accept not in ACCEPTS:
+        faults.append("accept must be one of %s, not %r" % (", ".join(ACCEPTS), request.accept))
     if request.scope == "services" and not request.services:
         faults.append("scope: services stops the units that `services` names, and it names none")
     if request.services and request.scope != "services":

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .._gpu.types import Gpu
 from .left import Held
@@ -24,13 +24,14 @@ class ReclaimResult:
     gpus_after: Tuple[Gpu, ...]
     stopped_units: Tuple[StoppedUnit, ...] = ()
     signalled: Tuple[Signalled, ...] = ()
-    skipped: Tuple[Skip, ...] = ()
+    left_alone: Tuple[Skip, ...] = ()
     unkillable: Tuple[Unkillable, ...] = ()
     reboot_required: bool = False
     held: Tuple[Held, ...] = ()
     shm_removed: Tuple[ShmEntry, ...] = ()
     resets: Tuple[GpuReset, ...] = ()
     timings: Timings = field(default_factory=Timings)
+    msg: Optional[str] = None
 
     @property
     def freed_mib(self) -> int:
@@ -44,8 +45,11 @@ class ReclaimResult:
         return total
 
     def to_result(self) -> Dict[str, Any]:
-        """The module's result."""
-        return {
+        """The module's result.
+
+        There is no ``skipped`` in it: Ansible takes a result with that key for a task that did not run.
+        """
+        result = {
             "changed": self.changed,
             "freed": self.freed,
             "freed_mib": self.freed_mib,
@@ -53,7 +57,7 @@ class ReclaimResult:
             "gpus_after": [gpu.to_dict() for gpu in self.gpus_after],
             "stopped_units": [each.to_result() for each in self.stopped_units],
             "signalled": [each.to_result() for each in self.signalled],
-            "skipped": [each.to_result() for each in self.skipped],
+            "left_alone": [each.to_result() for each in self.left_alone],
             "unkillable": [each.to_result() for each in self.unkillable],
             "reboot_required": self.reboot_required,
             "held": [each.to_result() for each in self.held],
@@ -61,6 +65,13 @@ class ReclaimResult:
             "resets": [each.to_result() for each in self.resets],
             "timings": self.timings.to_result(),
         }
+        if self.msg is not None:
+            result["msg"] = self.msg
+        return result
+
+    def to_failure(self) -> Dict[str, Any]:
+        """The result of a failed module, where ``skipped`` does no harm."""
+        return dict(self.to_result(), skipped=[each.to_result() for each in self.left_alone])
 
 
 def planned(plan: Plan, gpus: Tuple[Gpu, ...], freed: bool, held: Sequence[Held], shm: Sequence[ShmEntry]) -> ReclaimResult:
@@ -72,7 +83,7 @@ def planned(plan: Plan, gpus: Tuple[Gpu, ...], freed: bool, held: Sequence[Held]
         gpus_after=gpus,
         stopped_units=tuple(StoppedUnit(stop.unit.unit, "would_stop", 0.0, uid=stop.unit.uid) for stop in plan.stops),
         signalled=tuple(Signalled(each.holder, (), "would_signal", each.reason) for each in plan.signals),
-        skipped=plan.skips,
+        left_alone=plan.skips,
         held=tuple(held),
         shm_removed=tuple(shm),
     )
@@ -96,7 +107,7 @@ def of_run(
         gpus_after=after,
         stopped_units=tuple(stopped),
         signalled=tuple(done.signalled[key] for key in sorted(done.signalled)),
-        skipped=tuple(skips),
+        left_alone=tuple(skips),
         unkillable=tuple(unkillable),
         reboot_required=not freed and _reboot(done, unkillable, held),
         held=tuple(held),

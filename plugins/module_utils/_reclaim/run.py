@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from dataclasses import replace
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from .._core.clock import Deadline
@@ -270,12 +271,14 @@ class _Run:
             self._look()
             readable = self.view.snapshot.available
         result = self._result(proof.freed, readable)
-        if proof.freed or (self.request.accept_in_use and all_in_use(result.held)):
+        if proof.freed:
             return result
         message = failure_message(
             result.held, result.unkillable, proof.reason, self.done.timings.total, self.request.reset, self._notes()
         )
-        raise GpuFleetError(message, **result.to_result())
+        if self.request.accept == "anything" or (self.request.accept == "in_use" and all_in_use(result.held)):
+            return replace(result, msg=message)
+        raise GpuFleetError(message, **result.to_failure())
 
     def _result(self, freed: bool, readable: bool) -> ReclaimResult:
         self._settle_outcomes()
@@ -293,7 +296,7 @@ class _Run:
 
     def so_far(self) -> Dict[str, Any]:
         """The result of a run that broke off: what was done, and nothing claimed."""
-        return self._result(False, False).to_result()
+        return self._result(False, False).to_failure()
 
     def _settle_outcomes(self) -> None:
         """A process that survived its KILL for a while may have ended since."""

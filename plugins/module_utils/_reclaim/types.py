@@ -122,7 +122,7 @@ class Skip:
     rightful: bool = False
 
     def to_result(self) -> Dict[str, Any]:
-        """The entry for ``skipped``."""
+        """The entry for ``left_alone``."""
         return {"pid": self.pid, "name": self.name, "reason": self.reason}
 
 

@@ -136,5 +136,3 @@ class _Reader(GpuReader):
 def as_root() -> int:
     """Stands in for os.geteuid."""
     return 0
-
-

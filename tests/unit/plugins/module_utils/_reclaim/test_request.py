@@ -32,7 +32,7 @@ DEFAULTS: Dict[str, Any] = {
     "reset": "never",
     "clean_shm": False,
     "select": None,
-    "accept_in_use": False,
+    "accept": "nothing",
     "candidates": None,
 }
 
@@ -48,6 +48,7 @@ def test_the_defaults_are_those_of_the_request() -> None:
         ({"scope": "services"}, "it names none"),
         ({"services": ("x",)}, "only used with scope: services"),
         ({"scope": "everything"}, "scope must be one of orphans, services, all"),
+        ({"accept": "all"}, "accept must be one of nothing, in_use, anything"),
         ({"reset": "always"}, "reset must be one of never, if_needed"),
         ({"max_used_mib": -1}, "max_used_mib must not be negative"),
         ({"grace": float("nan")}, "grace must be a number"),

@@ -129,23 +129,39 @@ def test_an_active_service_outside_the_scope_is_left_alone_and_said_at_once(mach
     result = caught.value.result
     assert result["freed"] is False and result["changed"] is True and not result["reboot_required"]
     assert [(each["gpu"], each["verdict"]) for each in result["held"]] == [(0, "in_use")]
-    for words in ("GPU 0: 90000 MiB", "pid %d" % served, "unit vllm-a.service", "services: [vllm-a.service]", "accept_in_use"):
+    for words in ("GPU 0: 90000 MiB", "pid %d" % served, "unit vllm-a.service", "services: [vllm-a.service]", "accept: in_use"):
         assert words in caught.value.msg
 
 
 def test_a_fleet_that_serves_can_accept_that(machine: Machine) -> None:
     in_unit(machine, "vllm-a.service", machine.spawn(gpus=[0], vllm=True))
     left = machine.spawn(gpus=[1], **ORPHAN)
-    result = do(machine, accept_in_use=True)
+    result = do(machine, accept="in_use")
     assert (result.freed, result.changed, result.freed_mib) == (False, True, 90000)
     assert not machine.alive(left) and machine.systemd.log == []
+
+
+def test_whatever_is_left_can_be_accepted_and_is_said_all_the_same(machine: Machine) -> None:
+    machine.leak[1] = 5000
+    result = do(machine, accept="anything", timeout=1.0)
+    assert (result.freed, result.changed) == (False, False)
+    assert "held by no process that can be seen" in str(result.to_result()["msg"])
+    with pytest.raises(GpuFleetError):
+        do(machine, accept="in_use", timeout=1.0)
+
+
+def test_a_result_that_succeeds_does_not_look_like_a_skipped_task(machine: Machine) -> None:
+    in_unit(machine, "vllm-a.service", machine.spawn(vllm=True))
+    result = do(machine, accept="in_use")
+    assert result.left_alone and "skipped" not in result.to_result() and "failed" not in result.to_result()
+    assert "msg" not in do(machine, max_used_mib=95000).to_result()
 
 
 def test_a_gpu_shared_by_a_service_and_an_orphan_gets_the_orphans_memory_back(machine: Machine) -> None:
     machine.delay = 0.6
     in_unit(machine, "vllm-a.service", machine.spawn(mib=40000, vllm=True))
     machine.spawn(mib=50000, **ORPHAN)
-    result = do(machine, accept_in_use=True)
+    result = do(machine, accept="in_use")
     assert result.freed_mib == 50000 and result.gpus_after[0].used_mib == 40000
 
 
@@ -345,7 +361,8 @@ def test_a_protected_process_that_holds_too_much_is_named(machine: Machine) -> N
         do(machine, protect=("process:python*",))
     assert machine.alive(pid)
     assert "protected: protect: process:python*" in caught.value.msg
-    assert caught.value.result["skipped"][0]["pid"] == pid
+    assert caught.value.result["skipped"] == caught.value.result["left_alone"]
+    assert caught.value.result["left_alone"][0]["pid"] == pid
 
 
 def test_its_own_ancestors_are_never_ended(machine: Machine) -> None:
