@@ -357,6 +357,8 @@ def test_files_and_units_through_the_api(each: Host) -> None:
         "LoadState": "loaded",
     }
     assert "Server listening" in each.journal("ssh.service")
+    assert "Server listening" in each.journal("ss*")
+    assert each.journal("no-such-*") == each.journal("no-such.service") == ""
 
 
 def test_a_command_that_fails_says_how(each: Host) -> None:

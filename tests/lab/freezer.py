@@ -72,7 +72,9 @@ def frozen(directory: Path, state: Path, pid: int) -> Iterator[None]:
         if own.is_dir():
             _set(own, "THAWED")
             for left in cgroup.pids(own):
-                cgroup.join([home], left)
+                # A process that was killed while it was frozen ends now.
+                with contextlib.suppress(ProcessLookupError):
+                    cgroup.join([home], left)
             cgroup.remove(own)
 
 

@@ -186,9 +186,16 @@ class Host:
         return self.enter(["sh", "-c", 'test -e "$1" || test -L "$1"', "sh", path], check=False).returncode == 0
 
     def journal(self, unit: str | None = None, *words: str) -> str:
-        """The journal of this boot, of one unit or a pattern of units; ``words`` are further arguments."""
+        """The journal of this boot, of one unit or a pattern of units; ``words`` are further arguments.
+
+        Nothing logged, or no unit that the pattern fits, is an empty text.
+        """
         chosen = ["--unit", unit] if unit else []
-        return self.enter(["journalctl", "--boot", "--no-pager", "--output=short-precise", *chosen, *words]).stdout
+        command = ["journalctl", "--boot", "--no-pager", "--quiet", "--output=short-precise", *chosen, *words]
+        result = self.enter(command, check=False)
+        if result.returncode != 0 and "No data available" in result.stderr:
+            return ""
+        return self._checked(command, result, True).stdout
 
     def systemctl_show(self, unit: str, props: Sequence[str] = ()) -> dict[str, str]:
         """A unit's properties."""
