@@ -42,7 +42,10 @@ PROPERTIES = (
 _EXEC_CODES = {"0": None, "1": "exited", "2": "killed", "3": "dumped"}
 
 _PROPERTY_LINE = re.compile(r"^([A-Z][A-Za-z0-9]*)=(.*)$")
-_EXEC_STATUS = re.compile(r"; code=(\w+) ; status=(\d+)(?:/\S+)? \}$")
+# The words of the command stand before these, and may look like anything: only the end of the line counts.
+_EXEC_STATUS = re.compile(
+    r"; ignore_errors=no ; start_time=\[[^\]]*\] ; stop_time=\[[^\]]*\] ; pid=\d+ ; code=(\w+) ; status=(\d+)(?:/\S+)? \}$"
+)
 
 
 def parse_show(text: str) -> List[Dict[str, str]]:

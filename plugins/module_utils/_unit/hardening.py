@@ -16,8 +16,10 @@ Left out on purpose, each because the server breaks with it:
 
 from __future__ import annotations
 
+import re
 from typing import List, Tuple
 
+from .environment import unit_environment
 from .spec import ServiceSpec
 
 _ALWAYS: Tuple[str, ...] = (
@@ -45,15 +47,44 @@ _ALWAYS: Tuple[str, ...] = (
 )
 _HOMES = ("/home/", "/root/", "/run/user/")
 _TEMPORARY = ("/tmp/", "/var/tmp/")
+# Where the user may have put a cache of his own. The rest of the file system is read-only to the server.
+_CACHES = (
+    "HOME",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "VLLM_CACHE_ROOT",
+    "VLLM_ASSETS_CACHE",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "XDG_CACHE_HOME",
+    "TMPDIR",
+)
+# What can stand in a list of paths without quotes.
+_PLAIN_PATH = re.compile(r"^/[A-Za-z0-9_./@+=,-]+$")
 
 
 def hardening(spec: ServiceSpec) -> List[str]:
     """The lines of ``[Service]`` that narrow what the server can reach."""
     lines = list(_ALWAYS)
-    # A model or a virtual environment in somebody's home, or in a temporary directory, must stay readable.
-    needed = (spec.model, spec.executable)
+    writable = writable_paths(spec)
+    # A model, a virtual environment or a cache in somebody's home, or in a temporary directory, must stay reachable.
+    needed = [spec.model, spec.executable, *writable]
     lines.append("ProtectHome=%s" % ("read-only" if any(path.startswith(_HOMES) for path in needed) else "yes"))
     lines.append("PrivateTmp=%s" % ("no" if any(path.startswith(_TEMPORARY) for path in needed) else "yes"))
-    if spec.home:
-        lines.append("ReadWritePaths=" + spec.home)
+    # A hyphen: one that isn't there is no reason not to start.
+    lines += ["ReadWritePaths=%s%s" % ("" if path == spec.home else "-", path) for path in writable]
     return lines
+
+
+def writable_paths(spec: ServiceSpec) -> List[str]:
+    """The directories outside the service's own that its settings name as places to write to, sorted."""
+    environment = unit_environment(spec)
+    named = [environment.get(name, "") for name in _CACHES] + [str(spec.args.get("download_dir", "")), spec.home]
+    own = spec.home_path + "/"
+    return sorted(
+        {
+            path.rstrip("/")
+            for path in named
+            if _PLAIN_PATH.match(path) and path.strip("/") and (path == spec.home or not (path + "/").startswith(own))
+        }
+    )

@@ -179,6 +179,10 @@ def _service_section(spec: ServiceSpec) -> List[str]:
         lines.append("Environment=" + environment_assignment(name, value, "env.%s" % name))
     if spec.secrets:
         lines.append("EnvironmentFile=" + spec.env_path)
+    if spec.nvidia_modprobe and spec.visible_devices:
+        # At boot the driver may not be loaded yet, and the sandbox keeps its set-uid helper from doing it later: as
+        # root, outside the sandbox, and no matter how it ends (the guard sees whether it helped).
+        lines.append("ExecStartPre=-+%s -u -c=0" % exec_command(spec.nvidia_modprobe, "nvidia_modprobe"))
     if spec.guard.enabled and spec.visible_devices:
         lines.append("ExecStartPre=" + guard_command(spec))
     lines += [

@@ -85,6 +85,7 @@ class ServiceSpec:
     stop_timeout: float = DEFAULT_STOP_TIMEOUT_S
     shutdown_timeout: Optional[float] = None
     home: str = ""
+    nvidia_modprobe: str = ""  # the path of nvidia-modprobe where the host has it
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the instance is frozen for everybody else
@@ -98,6 +99,8 @@ class ServiceSpec:
         if not _HOST.match(self.host):
             raise GpuFleetError("host: %r is no address to listen on." % self.host)
         exec_command(self.executable, "executable")
+        if self.nvidia_modprobe:
+            exec_command(self.nvidia_modprobe, "nvidia_modprobe")
         if not 1 <= self.port <= 65535:
             raise GpuFleetError("port: %d is outside 1 to 65535." % self.port)
         for key in ("user", "group"):

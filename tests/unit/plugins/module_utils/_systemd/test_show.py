@@ -69,10 +69,16 @@ def test_the_guard_waiting_is_starting_and_a_pause_between_crashes_is_not() -> N
     assert not status(ActiveState="failed", SubState="failed", Result="exit-code").crash_looping
 
 
-def exec_line(code: str, status: str, argv: str = "/g --x") -> str:
+def exec_line(code: str, status: str, argv: str = "/g --x", ignored: str = "no") -> str:
     """One ``ExecStartPre`` as systemctl shows it."""
     times = "start_time=[Sun 2026-11-29 15:43:11 UTC] ; stop_time=[n/a]"
-    return "{ path=/g ; argv[]=%s ; ignore_errors=no ; %s ; pid=9 ; code=%s ; status=%s }" % (argv, times, code, status)
+    return "{ path=/g ; argv[]=%s ; ignore_errors=%s ; %s ; pid=9 ; code=%s ; status=%s }" % (
+        argv,
+        ignored,
+        times,
+        code,
+        status,
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,6 +90,8 @@ def exec_line(code: str, status: str, argv: str = "/g --x") -> str:
         (exec_line("exited", "75"), 75),
         (exec_line("killed", "9/KILL"), 9),
         (exec_line("exited", "0") + "\n" + exec_line("exited", "3"), 3),
+        (exec_line("exited", "1", ignored="yes"), None),
+        (exec_line("exited", "1", ignored="yes") + "\n" + exec_line("exited", "75"), 75),
         # What stands in the arguments is not what happened.
         (exec_line("(null)", "0/0", "/g ; code=exited ; status=3 }"), None),
     ],

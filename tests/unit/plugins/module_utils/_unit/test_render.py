@@ -88,6 +88,22 @@ def test_the_guard_gets_what_it_needs() -> None:
     assert "Service.ExecStartPre" not in settings(render_unit(spec(guard=GuardSpec(enabled=False))))
 
 
+def test_the_driver_is_loaded_first_where_it_can_be() -> None:
+    commands = settings(render_unit(spec(nvidia_modprobe="/usr/bin/nvidia-modprobe")))["Service.ExecStartPre"]
+    assert commands[0] == "-+/usr/bin/nvidia-modprobe -u -c=0" and "gpu-guard.pyz" in commands[1]
+
+
+def test_what_the_user_named_stays_writable() -> None:
+    unit = settings(render_unit(spec()))
+    assert "Service.ReadWritePaths" not in unit, "its own directory is writable anyway"
+    assert (unit["Service.ProtectHome"], unit["Service.PrivateTmp"]) == (["yes"], ["yes"])
+    caches = {"HF_HOME": "/home/shared/hf", "TMPDIR": "/scratch/tmp", "TRITON_CACHE_DIR": "relative"}
+    unit = settings(render_unit(spec(env=caches, args={"download_dir": "/data/models/"}, home="/srv/one")))
+    assert unit["Service.ReadWritePaths"] == ["-/data/models", "-/home/shared/hf", "-/scratch/tmp", "/srv/one"]
+    assert unit["Service.ProtectHome"] == ["read-only"]
+    assert settings(render_unit(spec(model="/tmp/model")))["Service.PrivateTmp"] == ["no"]
+
+
 def test_devices_that_would_lock_the_gpus_out_are_left_alone() -> None:
     unit = settings(render_unit(spec()))
     for name in (
