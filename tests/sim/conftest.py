@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sim.standin_fixtures import standin_bench, standin_place
 
 from lab.driver.testing import LocalDriver, running_driver
+
+# pytest finds these here for every test of this directory.
+__all__ = ["standin_bench", "standin_place"]
 
 # Runs a snippet on the real pynvml; what the snippet puts into `out` comes back.
 _PRELUDE = """

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from sim.standin_fixtures import Bench, free_port, standin_bench, standin_place  # noqa: F401 - fixtures
+from sim.standin_fixtures import Bench, free_port
 
 from lab.standin.arguments import flag_table
 

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim.standin_fixtures import (  # noqa: F401 - fixtures among them
+from sim.standin_fixtures import (
     MINIMAX,
     SMALL,
     Bench,
     Running,
     eventually,
     make_model,
-    standin_bench,
-    standin_place,
 )
 
 TOTAL_MIB = 97887 - 638  # of the default GPU, as CUDA counts

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim.standin_fixtures import (  # noqa: F401 - fixtures among them
+from sim.standin_fixtures import (
     Bench,
     Running,
     eventually,
-    standin_bench,
-    standin_place,
 )
 
 

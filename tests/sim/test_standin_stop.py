@@ -15,12 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sim.standin_fixtures import (  # noqa: F401 - fixtures among them
+from sim.standin_fixtures import (
     Bench,
     Running,
     eventually,
-    standin_bench,
-    standin_place,
 )
 
 

@@ -257,7 +257,8 @@ class _HostReader(GpuReader):
                     raise GpuFleetError("Reading the host's processes failed: %s." % gone.detail) from gone
                 untitled.add(int(match.group(1)))
                 continue
-            assert isinstance(answer, Inspection)
+            if not isinstance(answer, Inspection):
+                raise AssertionError("the worker answered %r" % (answer,))
             return answer
 
     def _own_pids(self) -> FrozenSet[int]:

@@ -223,5 +223,3 @@ def _program(info: ProcessInfo) -> List[str]:
 def _base(path: str) -> str:
     name = path.rsplit("/", 1)[-1]
     return name[: -len(" (deleted)")] if name.endswith(" (deleted)") else name
-
-

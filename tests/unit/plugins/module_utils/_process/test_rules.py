@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types impor
 NOBODY = CgroupOwner()
 
 
-def process(title: "str | Sequence[str]", comm: str = "", exe: str = "", **more: Any) -> ProcessInfo:
+def process(title: str | Sequence[str], comm: str = "", exe: str = "", **more: Any) -> ProcessInfo:
     """A process as it looks in a list; a list is its arguments, a text its title in one piece."""
     argv = (title,) if isinstance(title, str) else tuple(title)
     comm = comm or argv[0].rsplit("/", 1)[-1][:15]
