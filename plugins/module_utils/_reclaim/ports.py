@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import pwd
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, Optional, Sequence
+from typing import Callable, List, Mapping, Optional, Sequence
 
 from .._core.clock import Clock
 from .._core.runner import Completed, Runner
@@ -21,13 +22,15 @@ _DRIVER_CALL_S = 60.0
 class UserManagerRunner(Runner):
     """Runs ``systemctl`` against one user's manager instead of the system's.
 
-    Root may talk to the manager's private socket in the user's runtime directory; neither a login session nor a bus is
-    needed for that, and nothing runs as the user.
+    The manager only listens to its own user, so the command runs as that user; neither a login session nor a password is
+    needed for it.
     """
 
     def __init__(self, runner: Runner, uid: int) -> None:
         self._runner = runner
-        self._env = {"XDG_RUNTIME_DIR": "/run/user/%d" % uid, "DBUS_SESSION_BUS_ADDRESS": ""}
+        self._prefix = ["setpriv", "--reuid=%d" % uid] + _groups(uid) + ["--"]
+        runtime = "/run/user/%d" % uid
+        self._env = {"XDG_RUNTIME_DIR": runtime, "DBUS_SESSION_BUS_ADDRESS": "unix:path=%s/bus" % runtime}
 
     def run(
         self,
@@ -36,11 +39,18 @@ class UserManagerRunner(Runner):
         stdin: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
     ) -> Completed:
-        """As :meth:`Runner.run`, with ``--user`` put behind ``systemctl``."""
+        """As :meth:`Runner.run`, as the user, with ``--user`` put behind ``systemctl``."""
         words = list(argv)
         if words and words[0] == "systemctl":
             words.insert(1, "--user")
-        return self._runner.run(words, timeout=timeout, stdin=stdin, env=dict(self._env, **(env or {})))
+        return self._runner.run(self._prefix + words, timeout=timeout, stdin=stdin, env=dict(self._env, **(env or {})))
+
+
+def _groups(uid: int) -> List[str]:
+    try:
+        return ["--regid=%d" % pwd.getpwuid(uid).pw_gid, "--init-groups"]
+    except KeyError:
+        return ["--regid=%d" % uid, "--clear-groups"]  # an account that the host does not know
 
 
 def _user_systemd(uid: int) -> Systemd:
