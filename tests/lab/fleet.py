@@ -244,6 +244,8 @@ def _current_record(state: Path, say: Callable[[str], None]) -> Record:
         teardown.remove_all(found)
         found = None
     if found is None:
+        if teardown.remove_strays(state):
+            say("a lab whose directory was deleted still ran here: it is taken down")
         found = Record(state=state, boot=record.boot_id())
         found.save()
     for name in [name for name, host in found.hosts.items() if not host.ready]:
@@ -256,10 +258,10 @@ def down(state: Path | None = None) -> bool:
     """Take down the lab of a state directory, be it half made; False when there is none."""
     state = state or places.state_dir()
     if not (state / record.FILE).exists() and not (state / "lock").exists():
-        return False
+        return teardown.remove_strays(state)
     with _locked(state):
         found = record.load(state)
         if found is None:
-            return False
+            return teardown.remove_strays(state)
         teardown.remove_all(found)
     return True

@@ -30,9 +30,9 @@ def needed(in_use: int, hosts: int) -> int:
     return in_use + hosts * PER_HOST + _SPARE
 
 
-def may_restore(in_use: int, former: int) -> bool:
+def may_restore(in_use: int, limit: int) -> bool:
     """Whether the former limit is wide enough for what runs now: half of it must be free."""
-    return in_use <= former // 2
+    return in_use <= limit // 2
 
 
 def make_room(hosts: int, cache: Path) -> None:
@@ -41,7 +41,7 @@ def make_room(hosts: int, cache: Path) -> None:
         wanted = needed(instances_in_use(), hosts)
         if wanted <= current():
             return
-        if _former(cache) is None:
+        if former(cache) is None:
             note = {"boot": boot_id(), "limit": current()}
             (cache / _NOTE).write_text(json.dumps(note) + "\n", encoding="ascii")
         set_limit(wanted)
@@ -50,10 +50,10 @@ def make_room(hosts: int, cache: Path) -> None:
 def restore(cache: Path) -> None:
     """Put the limit back, unless what else runs (other labs) needs the room: then the last of them does it."""
     with _locked(cache):
-        former = _former(cache)
-        if former is None or not may_restore(instances_in_use(), former):
+        value = former(cache)
+        if value is None or not may_restore(instances_in_use(), value):
             return
-        set_limit(former)
+        set_limit(value)
         (cache / _NOTE).unlink()
 
 
@@ -61,7 +61,8 @@ def _locked(cache: Path) -> AbstractContextManager[None]:
     return locks.exclusive(cache / "limits.lock", 60.0, "another lab that sets the machine's limits")
 
 
-def _former(cache: Path) -> int | None:
+def former(cache: Path) -> int | None:
+    """The limit before any lab raised it, or None where it is as it was."""
     try:
         note = json.loads((cache / _NOTE).read_text(encoding="ascii"))
     except FileNotFoundError:

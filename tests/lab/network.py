@@ -141,11 +141,14 @@ def remove_host_link(machine_name: str, bridge: str) -> None:
     for name, link in links().items():
         # A name that was too long lives on as an alternative name. The bridge may have gone before the cable did.
         if link.get("master") in (bridge, None) and wanted in (name, *link.get("altnames", ())):
-            result = subprocess.run(
-                ["ip", "link", "delete", name], capture_output=True, text=True, check=False, timeout=30
-            )
-            if result.returncode != 0 and name in links():
-                raise LabError(f"can't remove the network link {name}: {result.stderr.strip()}")
+            remove_link(name)
+
+
+def remove_link(name: str) -> None:
+    """Remove a network link; one that goes by itself meanwhile is fine."""
+    result = subprocess.run(["ip", "link", "delete", name], capture_output=True, text=True, check=False, timeout=30)
+    if result.returncode != 0 and name in links():
+        raise LabError(f"can't remove the network link {name}: {result.stderr.strip()}")
 
 
 def set_link(name: str, up: bool) -> None:

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 from lab import cgroup, freezer, groups, limits, machine, network, places
 from lab.errors import LabError
+from lab.places import lab_id
 from lab.record import DRAFT, FILE, Record
 
 # All that a lab writes into its state directory.
@@ -64,6 +66,45 @@ def remove_all(record: Record) -> None:
         _delete(record.state / name)
     # The record goes last: until here, another run could have finished the work.
     _delete(record.state / FILE)
+
+
+def remove_strays(state: Path) -> bool:
+    """End what a lab left whose record is gone (its directory was deleted while it was up); False if there is nothing.
+
+    Its control groups and its bridge carry an id that follows from the directory's path, so that none of another
+    lab's is taken.
+    """
+    own = lab_id(state)
+    found = stray_groups(own)
+    for directory in found:
+        # Only the v1 freezer's has a switch.
+        for switch in directory.rglob("freezer.state"):
+            if switch.parent != directory:
+                freezer.thaw(switch.parent)
+    for directory in found:
+        cgroup.kill(directory)
+    for directory in found:
+        cgroup.remove(directory)
+    bridge = network.bridge_name(own)
+    links = network.links()
+    prefix = network.host_end_name(machine.machine_name("", own))
+    for name, link in links.items():
+        if any(other.startswith(prefix) for other in (name, *link.get("altnames", ()))):
+            network.remove_link(name)
+    if bridge in links:
+        network.remove_bridge(bridge)
+    return bool(found) or bridge in links
+
+
+def stray_groups(own: str) -> list[Path]:
+    """The topmost control groups of the lab with the id ``own``, in every hierarchy."""
+    found = []
+    for hierarchy in cgroup.hierarchies():
+        for directory, below, _files in os.walk(hierarchy.mount):
+            mine = [name for name in below if name == f"gpufleet-lab-{own}" or name.startswith(f"gpufleet-lab-{own}-")]
+            found += [Path(directory) / name for name in mine]
+            below[:] = [name for name in below if name not in mine]
+    return found
 
 
 def _delete(path: Path) -> None:

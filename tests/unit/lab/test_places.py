@@ -66,5 +66,5 @@ def test_mounts_below_a_directory() -> None:
 def test_room_for_inotify_instances() -> None:
     assert needed(in_use=20, hosts=3) == 96
     assert needed(in_use=20, hosts=12) > 128
-    assert may_restore(in_use=30, former=128)
-    assert not may_restore(in_use=90, former=128)
+    assert may_restore(in_use=30, limit=128)
+    assert not may_restore(in_use=90, limit=128)
