@@ -57,7 +57,8 @@ def on(cleaned: Host) -> Iterator[Programs]:
     cleaned.vllm.clear()
     # Everything that a test started holds a GPU or is a unit of its own.
     cleaned.run(
-        "rm -f /var/lib/systemd/linger/*; systemctl stop 'user@*.service' 'vllm-*.service' 'old-*.service' 'job-*.scope' 'docker-*.scope' 'neighbour*.service' 'train*.service' 2>/dev/null;"
+        "rm -f /var/lib/systemd/linger/*; systemctl stop 'user@*.service' 'vllm-*.service' 'old-*.service' 'job-*.scope'"
+        " 'docker-*.scope' 'neighbour*.service' 'train*.service' 2>/dev/null;"
         " for fd in /proc/[0-9]*/fd; do readlink $fd/* 2>/dev/null | grep -q '^/dev/nvidia' && kill -9 $(basename $(dirname $fd)); done;"
         " rm -f /dev/shm/* /run/*.out; systemctl reset-failed; true"
     )

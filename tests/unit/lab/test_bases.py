@@ -35,7 +35,7 @@ def test_a_base_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     said: list[str] = []
     found: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: found.append(bases.ensure("bookworm", tmp_path, said.append))) for _ in range(4)
+        threading.Thread(target=lambda: found.append(bases.ensure("bookworm", tmp_path, said.append))) for each in range(4)
     ]
     for thread in threads:
         thread.start()
