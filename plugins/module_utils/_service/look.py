@@ -32,6 +32,8 @@ from .request import Request
 from .wellness import unwell
 
 API_KEY = "VLLM_API_KEY"
+# Makes the device nodes when nobody has yet (at boot); distributions put it in either place.
+_MODPROBE = ("/usr/bin/nvidia-modprobe", "/usr/sbin/nvidia-modprobe")
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,12 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     statuses = ports.systemd.statuses([unit] + [service.unit for service in others])
     status = statuses[unit]
     _refuse_masked(unit, status)
+    _refuse_other_name(request, own)
     planned = _file_changes(request, spec, own, account, ports)
     definition = _definition_paths(request, ports)
     target = None
     if spec is not None:
-        server = ports.server(spec.host, spec.port, spec.secrets.get(API_KEY))
+        server = ports.server(spec.host, spec.port, spec.secrets.get(API_KEY), spec.tls)
         target = Target(unit, spec.served_name, server, request.smoke)
     definition_changed = any(c.wanted.path in definition and c.what != "mode" for c in planned)
     stale = None if definition_changed else _stale(status, definition)
@@ -105,7 +108,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
 def server_of(service: ManagedService, ports: Ports) -> Server:
     """The HTTP side of a service as its files on the host declare it, with its own API key."""
     secrets = read_env_file(os.path.join(ports.paths.config, service.slug + ".env"))
-    return ports.server(service.host, service.port, secrets.get(API_KEY))
+    return ports.server(service.host, service.port, secrets.get(API_KEY), service.tls)
 
 
 def _selected(request: Request, snapshot: Optional[Snapshot]) -> Tuple[Gpu, ...]:
@@ -141,6 +144,7 @@ def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
         unit_options=request.unit_options,
         guard=GuardSpec(request.guard.enabled, request.guard.timeout, request.guard.margin_mib),
         stop_timeout=request.stop_timeout,
+        nvidia_modprobe=next(filter(os.path.exists, _MODPROBE), ""),
     )
 
 
@@ -149,6 +153,14 @@ def _refuse_masked(unit: str, status: UnitStatus) -> None:
         raise GpuFleetError(
             "%s is masked on this host: somebody forbade it to start. If that is over, run `systemctl unmask %s` and run again."
             % (unit, unit)
+        )
+
+
+def _refuse_other_name(request: Request, own: Optional[ManagedService]) -> None:
+    if own is not None and own.name != request.name and not own.problem:
+        raise GpuFleetError(
+            "%s belongs to the service %r, and the name %r would make the same unit of it. Choose a name that differs in "
+            "letters, digits, dots or hyphens." % (own.unit, own.name, request.name)
         )
 
 

@@ -42,5 +42,5 @@ class Ports:
     systemd: Systemd = field(default_factory=lambda: Systemd(Runner()))
     journal: Journal = field(default_factory=lambda: Journal(Runner()))
     open_reader: Callable[[], GpuReader] = _open_reader
-    server: Callable[[str, int, Optional[str]], Server] = Server
+    server: Callable[[str, int, Optional[str], bool], Server] = Server
     paths: Paths = Paths()

@@ -32,6 +32,7 @@ class ManagedService:
     host: str = ""
     gpu_uuids: Tuple[str, ...] = ()
     home: str = ""
+    tls: bool = False
     problem: str = ""
 
 
@@ -80,6 +81,7 @@ def parse_managed(text: str, path: str) -> Optional[ManagedService]:
             host=str(values.get("Host", "")),
             gpu_uuids=tuple(str(uuid) for uuid in values.get("GpuUuids", [])),
             home=str(values.get("Home", "")),
+            tls=values.get("Tls") is True,
             problem=problem,
         )
         if not all(isinstance(gpu, int) and not isinstance(gpu, bool) for gpu in service.gpus):

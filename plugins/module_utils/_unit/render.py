@@ -221,6 +221,7 @@ def _found_again(spec: ServiceSpec) -> List[str]:
         "GpuUuids": list(spec.gpu_uuids),
         "Host": spec.host,
         "Port": spec.port,
+        "Tls": spec.tls,
         "Home": spec.home_path,
         "User": spec.user,
     }

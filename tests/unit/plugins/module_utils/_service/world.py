@@ -149,7 +149,7 @@ class World:
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
-    def server(self, host: str, port: int, api_key: Optional[str] = None) -> "FakeServer":
+    def server(self, host: str, port: int, api_key: Optional[str] = None, tls: bool = False) -> "FakeServer":
         return FakeServer(self, port)
 
 

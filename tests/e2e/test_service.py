@@ -1,0 +1,223 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""vllm_service on real hosts: every state from every state, and nothing but what is declared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from e2e.adhoc import module
+from e2e.playbook import ROOT
+from e2e.programs import Programs
+
+from lab import Host, Lab
+
+UNIT = "vllm-small.service"
+SMALL: dict[str, Any] = {
+    "name": "small", "model": "/models/Qwen3-0.6B", "gpus": [4], "port": 8001,
+    "args": {"max_model_len": 40960, "gpu_memory_utilization": 0.5},
+}
+OTHER: dict[str, Any] = {**SMALL, "name": "other", "gpus": [5], "port": 8002}
+FILES = "find /etc/systemd/system /etc/vllm /usr/local/lib/gpufleet -printf '%p %y %m %u %s %T@\\n' 2>/dev/null | sort"
+
+
+def service(host: Host, *flags: str, **parameters: Any) -> dict[str, Any]:
+    return module(host, "vllm_service", *flags, **{**SMALL, **parameters})
+
+
+def show(host: Host, unit: str = UNIT) -> dict[str, str]:
+    return host.systemctl_show(unit, ["ActiveState", "SubState", "InvocationID", "MainPID", "NRestarts"])
+
+
+def actions(result: dict[str, Any]) -> list[str]:
+    return [entry["action"] for entry in result["actions"]]
+
+
+@pytest.fixture(params=["gpu01", "gpu03"], ids=["bookworm", "trixie"])
+def each(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Host]:
+    """A clean host with each systemd."""
+    host = lab.hosts[request.param]
+    host.reset()
+    host.vllm.behave("*", load_seconds=0.3)
+    yield host
+
+
+@pytest.fixture
+def one(lab: Lab) -> Iterator[Host]:
+    """A clean host."""
+    host = lab.hosts["gpu02"]
+    host.reset()
+    host.vllm.behave("*", load_seconds=0.3)
+    yield host
+
+
+def test_the_life_of_a_service(each: Host) -> None:
+    """Create, repeat, change, stop, start, restart, remove; each in check mode, for real, and again."""
+    for parameters, state, running in [
+        ({}, "started", True),
+        ({"args": {**SMALL["args"], "max_num_seqs": 64}}, "started", True),
+        ({"enabled": True}, "started", True),
+        ({"enabled": True}, "stopped", False),
+        ({}, "started", True),
+        ({"env": {"GREETING": "a b%c $d \"e\""}}, "present", True),
+        ({"env": {"GREETING": "a b%c $d \"e\""}}, "started", True),
+        ({}, "absent", False),
+    ]:
+        files, before = each.run(FILES).stdout, show(each)
+        planned = service(each, "--check", "--diff", state=state, **parameters)
+        assert (each.run(FILES).stdout, show(each)) == (files, before), f"check mode changed something for {state}"
+        assert not planned["failed"], planned["shown"]
+        done = service(each, state=state, **parameters)
+        assert not done["failed"], done["shown"]
+        assert (planned["changed"], actions(planned), planned["files"]) == (done["changed"], actions(done), done["files"])
+        assert done["changed"], f"nothing was done for {state} {parameters}"
+        after = show(each)
+        assert (after["ActiveState"] == "active") is running, (state, parameters, after)
+        again = service(each, state=state, **parameters)
+        assert not again["changed"] and actions(again) == [], again["shown"]
+        assert show(each) == after, "a second run touched the process"
+    assert each.run("ls /etc/vllm /etc/systemd/system | grep small", check=False).stdout == ""
+
+
+def test_a_restart_is_a_new_process_and_a_readiness_that_was_seen(one: Host) -> None:
+    service(one)
+    before = show(one)
+    done = service(one, state="restarted")
+    assert done["changed"] and done["ready"] and done["served_models"] == ["small"]
+    assert show(one)["InvocationID"] != before["InvocationID"]
+    assert done["timings"]["downtime"] > 0
+
+
+def test_a_process_older_than_its_files_is_restarted(one: Host) -> None:
+    """A run that died between writing and restarting leaves such a process behind."""
+    service(one)
+    before = show(one)
+    time.sleep(1.1)
+    one.run(["touch", "/etc/vllm/small.yaml"])
+    done = service(one)
+    assert done["changed"] and "older than" in done["actions"][0]["reason"]
+    assert show(one)["InvocationID"] != before["InvocationID"]
+
+
+def test_a_server_with_a_dead_engine_is_started_anew(one: Host) -> None:
+    service(one)
+    one.vllm.behave("small", completions="error")
+    planned = service(one, "--check")
+    assert planned["changed"] and "does not serve" in planned["actions"][0]["reason"], planned["shown"]
+    one.vllm.behave("small", completions="ok")
+    before = show(one)
+    assert not service(one)["changed"]
+    assert show(one) == before
+
+
+def test_two_services_on_disjoint_gpus_never_touch_each_other(one: Host) -> None:
+    service(one)
+    assert not module(one, "vllm_service", **OTHER)["failed"]
+    first = show(one)
+    assert not module(one, "vllm_service", **{**OTHER, "state": "restarted"})["failed"]
+    assert not module(one, "vllm_service", **{**OTHER, "state": "absent"})["failed"]
+    assert show(one) == first
+
+
+def test_a_neighbour_in_the_way_is_left_alone_unless_it_may_be_replaced(one: Host) -> None:
+    service(one)
+    before = show(one)
+    for parameters, why in (({"gpus": [4, 5], "port": 8002}, "GPU 4"), ({"port": 8001}, "port 8001")):
+        refused = module(one, "vllm_service", **{**OTHER, **parameters})
+        assert refused["failed"] and why in refused["msg"] and "replace: conflicting" in refused["msg"], refused["shown"]
+        assert show(one) == before
+    done = module(one, "vllm_service", **{**OTHER, "port": 8001, "replace": "conflicting"})
+    assert [entry["unit"] for entry in done["replaced"]] == [UNIT], done["shown"]
+    assert show(one)["ActiveState"] == "inactive"
+
+
+def test_secrets_are_nowhere_but_in_their_file(one: Host) -> None:
+    secret = "sk-tell-nobody-7341"
+    done = service(one, "-vvv", "--diff", secrets={"VLLM_API_KEY": secret})
+    assert not done["failed"] and done["ready"], done["shown"]
+    assert secret not in done["shown"]
+    assert one.run(["stat", "-c", "%a %U", "/etc/vllm/small.env"]).stdout.strip() == "600 root"
+    pid = show(one)["MainPID"]
+    for where in (f"tr '\\0' ' ' < /proc/{pid}/cmdline", f"systemctl show {UNIT}", "journalctl --no-pager -a",
+                  f"cat /etc/systemd/system/{UNIT} /etc/vllm/small.yaml"):
+        assert secret not in one.run(where).stdout, where
+    changed = service(one, "-vvv", "--diff", secrets={"VLLM_API_KEY": secret + "-new"})
+    assert changed["changed"] and secret not in changed["shown"]
+
+
+def test_a_unit_that_is_not_ours_is_left_alone(one: Host) -> None:
+    theirs = "[Service]\nExecStart=/bin/sleep 1000\n"
+    one.write(f"/etc/systemd/system/{UNIT}", theirs)
+    for state in ("started", "absent", "stopped"):
+        refused = service(one, state=state)
+        assert refused["failed"] and "did not write it" in refused["msg"], refused["shown"]
+    assert one.read(f"/etc/systemd/system/{UNIT}") == theirs
+
+
+def test_memory_that_somebody_else_holds_is_named_and_nothing_is_begun(one: Host) -> None:
+    Programs(one).service("training", gpus=[4], mib=90000)
+    refused = service(one)
+    assert refused["failed"] and "memory" in refused["msg"], refused["shown"]
+    for part in ("GPU 4", "training.service", "90,000 MiB", "user root"):
+        assert part in refused["msg"], refused["msg"]
+    assert not one.exists(f"/etc/systemd/system/{UNIT}")
+    assert one.systemctl_show("training.service", ["ActiveState"])["ActiveState"] == "active"
+
+
+def test_a_port_that_somebody_else_has_is_named(one: Host) -> None:
+    one.run("systemd-run --unit=web /usr/bin/python3 -m http.server 8001")
+    one.run("for i in $(seq 50); do ss -ltn | grep -q :8001 && exit 0; sleep 0.1; done; exit 1")
+    refused = service(one)
+    assert refused["failed"] and "port 8001" in refused["msg"], refused["shown"]
+
+
+@pytest.mark.parametrize(("behaviour", "kind"), [
+    ({"oom_warmup": True}, "oom_warmup"),
+    ({"oom_load": True}, "oom_load"),
+    ({"fp8_block": True}, "quant_block"),
+])
+def test_a_first_deployment_that_dies_says_why_and_leaves_nothing(one: Host, behaviour: dict[str, Any], kind: str) -> None:
+    one.vllm.behave("small", load_seconds=0.3, **behaviour)
+    failed = service(one)
+    assert failed["failed"] and failed["diagnosis"]["kind"] == kind, failed["shown"]
+    assert failed["diagnosis"]["evidence"] and failed["diagnosis"]["advice"]
+    assert failed["rolled_back"] and not one.exists(f"/etc/systemd/system/{UNIT}")
+    assert show(one)["ActiveState"] in ("inactive", "failed")
+
+
+def test_a_bad_argument_is_seen_in_a_second_and_names_itself(one: Host) -> None:
+    failed = service(one, args={"max_model_length": 100})
+    assert failed["failed"] and failed["diagnosis"]["kind"] == "bad_argument", failed["shown"]
+    assert "max" in " ".join(failed["diagnosis"]["evidence"])
+    assert failed["timings"]["load"] < 10
+
+
+def test_a_second_change_at_the_same_time_is_refused_with_who_and_since_when(one: Host) -> None:
+    one.vllm.behave("small", load_seconds=8)
+    first = subprocess.Popen(
+        [
+            str(ROOT / ".venv" / "bin" / "ansible"), one.name, "-i", "inventories/lab", "-m", "gpufleet.vllm.vllm_service",
+            "-a", json.dumps(SMALL),
+        ],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    one.run(f"for i in $(seq 100); do systemctl is-active -q {UNIT} && exit 0; sleep 0.1; done; exit 1")
+    second = module(one, "vllm_service", **OTHER)
+    out = first.communicate(timeout=120)[0]
+    assert second["failed"] and "vllm_service started small" in second["msg"] and "since" in second["msg"], second["shown"]
+    assert first.returncode == 0, out
+
+
+def test_a_changed_declaration_that_cannot_work_brings_the_old_one_back(one: Host) -> None:
+    service(one)
+    files = one.run("cat /etc/vllm/small.yaml").stdout
+    failed = service(one, args={**SMALL["args"], "max_num_sequences": 32})
+    assert failed["failed"] and failed["rolled_back"], failed["shown"]
+    assert one.run("cat /etc/vllm/small.yaml").stdout == files
+    assert not service(one)["changed"]
