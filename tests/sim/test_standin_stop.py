@@ -62,6 +62,7 @@ def test_sigterm_aborts_what_runs(bench: Bench) -> None:
         eventually(lambda: running.request("GET", "/load")[1]["server_load"] == 1)
         running.signal()
         assert running.ends(3) == 0
+        # vLLM answers 200 with what it has if the engine gets to say so before it is killed.
         assert waiting.result() in ((200, "abort"), (0, "broken"))
 
 
@@ -74,7 +75,8 @@ def test_shutdown_timeout_drains(bench: Bench) -> None:
         running.signal()
         eventually(lambda: running.lines("draining in-flight requests count=1 timeout=10s"))
         assert running.request("GET", "/health")[0] == 200
-        assert _answer(running, 30) == (200, "abort")  # no new work
+        status, answer = running.complete("m")
+        assert status == 500 and answer["error"]["message"] == "cannot schedule new futures after shutdown"
         assert waiting.result() == (200, "length")
         assert running.ends(3) == 0
     eventually(lambda: not running.tree())

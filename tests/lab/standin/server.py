@@ -68,7 +68,8 @@ class Server:
         self._failed = asyncio.Event()
         self._exit_now = asyncio.Event()
         self._changed = asyncio.Event()
-        self._stopping = False
+        self.stopping = False
+        self._ready_at = 0.0
         self.dead = False
 
     # --- life
@@ -85,6 +86,7 @@ class Server:
         listening = await self._listen() if self._plan.behaviours["models_early"] else None
         await self._until_ready()
         self._api.ready = True
+        self._ready_at = time.monotonic()
         self._announce()
         if listening is None:
             listening = await self._listen()
@@ -97,6 +99,8 @@ class Server:
         for connection in list(self._connections):
             connection.close()
         log.raw("INFO:     Waiting for application shutdown.\nINFO:     Application shutdown complete.")
+        if self.dead:
+            log.raw(f"INFO:     Finished server process [{os.getpid()}]")
         if self._plan.arguments.uds:
             self._unlink_socket()
         return code
@@ -186,7 +190,9 @@ class Server:
         period = self._plan.behaviours["watchdog_seconds"]
         while True:
             try:
-                await asyncio.wait_for(self._exit_now.wait(), period)
+                # It looks at fixed intervals since the server was ready.
+                rest = period - (time.monotonic() - self._ready_at) % period if period else 0
+                await asyncio.wait_for(self._exit_now.wait(), rest)
             except TimeoutError:
                 pass
             try:
@@ -209,7 +215,7 @@ class Server:
                 "utils.py:349",
                 f"[shutdown] EngineCore process manager: using {grace}s cleanup grace after immediate request abort",
             )
-        self._stopping = True
+        self.stopping = True
         loop = asyncio.get_running_loop()
         for engine in self._engines:
             loop.remove_reader(engine.child)
@@ -231,7 +237,7 @@ class Server:
 
     async def _orphan(self) -> None:
         """Let the engines go without their workers; whatever still runs is left alone."""
-        self._stopping = True
+        self.stopping = True
         escape = self._plan.behaviours["escape_cgroup"]
         done = [self._call_engine(engine, {"orphan": escape}) for engine in self._engines]
         await asyncio.wait(done, timeout=5)
@@ -297,7 +303,7 @@ class Server:
         while self._on_message(position):
             pass
         loop.remove_reader(self._engines[position].child)
-        if self._stopping:
+        if self.stopping:
             return
         self._failed.set()
         self._changed.set()
