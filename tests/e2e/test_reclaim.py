@@ -18,6 +18,7 @@ import pytest
 from e2e.playbook import ROOT, playbook
 from e2e.programs import Programs
 
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.trees import grow
 from lab import Host, Lab
 from lab.driver.scenario import Process
 
@@ -466,6 +467,13 @@ def test_a_host_that_cannot_be_reached_fails_alone(lab: Lab) -> None:
     finally:
         host.restore_network()
     assert "UNREACHABLE" in ran.out and ran.recap["gpu01"]["failed"] == 0 and ran.recap["gpu03"]["failed"] == 0
+
+
+def test_five_hundred_random_trees() -> None:
+    """No process outside the scope is ever signalled, and every one inside is gone or reported. Needs no host."""
+    forest = grow(500, seed=int(time.time()))
+    print(f"{forest.ended} processes ended, {forest.spared} spared, {forest.units} units stopped")
+    assert forest.ended >= 100 and forest.spared >= 500 and forest.units >= 25
 
 
 def test_no_host_matched_is_said_before_anything_is_touched(lab: Lab) -> None:

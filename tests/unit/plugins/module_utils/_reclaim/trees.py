@@ -1,0 +1,301 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Random trees of real processes against random scopes. What must hold is decided here a second time, from the scope alone.
+
+No process outside the scope is ever signalled, and each one inside is gone or reported.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, List, Optional, Set
+from unittest import mock
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import Clock
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import Candidate, ReclaimRequest
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.machine import Machine
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
+    Behaviour,
+    FakeSystemd,
+    active,
+)
+
+GPUS = 4
+# Names that the built-in table protects, and names that it doesn't.
+PROTECTED_NAMES = ("Xorg", "nvidia-persiste", "nvidia-smi", "sshd", "containerd-shim")
+NAMES = ("VLLM::EngineCor", "VLLM::Worker_TP", "python3", "train", "ray::RayWorkerWr") + PROTECTED_NAMES[:2]
+UNITS = ("vllm-a.service", "train.service", "sshd.service")
+HOST_UNIT = "sshd.service"
+
+
+@dataclass
+class Member:
+    """One process of a tree, and what the test makes of it."""
+
+    parent: Optional[int]
+    name: str
+    deaf: bool
+    reaps: bool
+    gpus: FrozenSet[int]
+    orphan: bool
+    vllm: bool
+    unit: Optional[str]
+    container: bool
+    proven: bool
+    pid: int = 0
+    ticks: int = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        info = read_process(self.pid)
+        return info is not None and not info.zombie and info.start_ticks == self.ticks
+
+
+@dataclass
+class Case:
+    """One tree with one request."""
+
+    members: List[Member]
+    down: Set[str]
+    request: ReclaimRequest
+    chosen: Optional[Set[int]] = field(default=None)
+
+
+def make_case(rng: random.Random) -> Case:
+    """A random tree and a random request."""
+    members: List[Member] = []
+    for index in range(rng.randint(1, 7)):
+        parent = rng.choice([None] + list(range(index))) if index else None
+        unit = rng.choice([None, None, None] + list(UNITS))
+        orphan = rng.random() < 0.5
+        members.append(Member(
+            parent=parent,
+            name=rng.choice(NAMES),
+            deaf=rng.random() < 0.15,
+            reaps=rng.random() < 0.7,
+            gpus=frozenset(index for index in range(GPUS) if rng.random() < 0.35),
+            orphan=orphan,
+            vllm=orphan or rng.random() < 0.5,
+            unit=unit,
+            container=rng.random() < 0.1,
+            proven=rng.random() < 0.9,
+        ))
+    down = {unit for unit in UNITS if rng.random() < 0.4}
+    scope = rng.choice(["orphans", "services", "all"])
+    request = ReclaimRequest(
+        gpus=tuple(str(index) for index in range(GPUS) if rng.random() < 0.6),
+        scope=scope,
+        services=tuple(rng.sample(UNITS, rng.randint(1, 2))) if scope == "services" else (),
+        protect=rng.choice([(), (), ("process:train",), ("unit:train.service",), ("user:*",)]),
+        max_used_mib=10**6 if rng.random() < 0.95 else 1024,
+        grace=rng.choice([0.0, 0.05]),
+        timeout=4.0,
+        settle=0.0,
+        min_age=rng.choice([0.0] * 9 + [3600.0]),
+        users=rng.choice([()] * 5 + [("nobody-has-this-name",)]),
+        accept=rng.choice(["nothing", "anything"]),
+    )
+    case = Case(members, down, request)
+    if rng.random() < 0.2:
+        case.chosen = {index for index in range(len(members)) if rng.random() < 0.6}
+    return case
+
+
+# What must hold, from the contract's words alone.
+
+
+def untouchable(case: Case, member: Member) -> bool:
+    """Never to be ended, whatever the scope: protected, in a container, or not proven."""
+    request = case.request
+    if member.name in PROTECTED_NAMES or not member.proven:
+        return True
+    for pattern in request.protect:
+        kind, _colon, glob = pattern.partition(":")
+        value = {"process": member.name, "unit": member.unit or "", "user": "anybody"}[kind]
+        if fnmatch.fnmatchcase(value, glob):
+            return True
+    return False
+
+
+def filtered(case: Case, member: Member) -> bool:
+    """Left out by the caller's own filters."""
+    index = case.members.index(member)
+    return bool(case.request.users) or case.request.min_age > 0 or (case.chosen is not None and index not in case.chosen)
+
+
+def unit_may_be_stopped(case: Case, unit: str) -> bool:
+    """Whether the scope covers a unit that runs: named or all, and nothing in it speaks against it."""
+    request = case.request
+    if unit in case.down or unit == HOST_UNIT or request.scope == "orphans":
+        return False
+    inside = [member for member in case.members if member.unit == unit]
+    if any(member.name in PROTECTED_NAMES for member in inside):
+        return False
+    if any(untouchable(case, member) and member.proven for member in inside):
+        return False
+    if any(filtered(case, member) for member in inside if member.gpus):
+        return False
+    if request.scope == "services":
+        return unit in request.units
+    return not any(member.container for member in inside if member.gpus)
+
+
+def inside_scope(case: Case, member: Member) -> bool:
+    """Whether this process itself is to be ended by a signal."""
+    if not member.gpus & selected(case) or untouchable(case, member) or member.container or filtered(case, member):
+        return False
+    runs = member.unit is not None and member.unit not in case.down
+    if case.request.scope == "all":
+        return not runs or member.unit == HOST_UNIT
+    return member.orphan and not runs
+
+
+def selected(case: Case) -> Set[int]:
+    """The GPUs asked for."""
+    return {int(index) for index in case.request.gpus} or set(range(GPUS))
+
+
+class Forest:
+    """Runs cases one after the other on one nursery."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="gpufleet-trees-")
+        self.log = Path(self._directory.name) / "signals"
+        script = str(Path(__file__).with_name("nursery.py"))
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-S", script, str(self.log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.ended = self.spared = self.units = 0
+
+    def close(self) -> None:
+        """End everything."""
+        self._ask("end")
+        assert self._nursery.stdin is not None and self._nursery.stdout is not None
+        self._nursery.stdin.close()
+        self._nursery.wait(10)
+        self._nursery.stdout.close()
+        self._directory.cleanup()
+
+    def run(self, case: Case) -> None:
+        """Plant the tree, reclaim, and hold what happened against the scope."""
+        self.log.write_text("")
+        tree = [{"parent": each.parent, "name": each.name, "deaf": each.deaf, "reaps": each.reaps} for each in case.members]
+        for member, pid in zip(case.members, self._ask(json.dumps(tree)), strict=True):
+            info = read_process(pid)
+            assert info is not None
+            member.pid, member.ticks = pid, info.start_ticks
+        try:
+            self._judge(case, self._reclaim(case))
+        finally:
+            self._ask("end")
+
+    def _ask(self, line: str) -> List[int]:
+        assert self._nursery.stdin is not None and self._nursery.stdout is not None
+        self._nursery.stdin.write(line + "\n")
+        self._nursery.stdin.flush()
+        answer: List[int] = json.loads(self._nursery.stdout.readline())
+        return answer
+
+    def _reclaim(self, case: Case) -> Dict[str, Any]:
+        machine = Machine(gpus=GPUS, systemd=FakeSystemd(Clock()))
+        by_pid = {member.pid: member for member in case.members}
+        for member in case.members:
+            for index in member.gpus:
+                machine.claim(
+                    member.pid, index, 100, vllm=member.vllm, orphan=member.orphan, proven=member.proven, name=member.name
+                )
+        for unit in UNITS:
+            pids = [member.pid for member in case.members if member.unit == unit]
+            if unit not in case.down:
+                machine.systemd.units[unit] = active(unit, main_pid=1_000_000)
+                machine.systemd.behaviours[unit] = Behaviour(after=0.0)
+            machine.systemd.members[unit] = pids
+        machine.systemd.on_stopped = lambda unit: self._stopped(case, unit)
+        request = case.request
+        if case.chosen is not None:
+            chosen = [case.members[index] for index in sorted(case.chosen)]
+            starts = [(member.pid, read_process(member.pid)) for member in chosen]
+            request = _with_candidates(request, tuple(Candidate(pid, info.start_time or 0.0) for pid, info in starts if info))
+
+        def cgroup(pid: int, root: str = "/proc") -> str:
+            member = by_pid.get(pid)
+            if member is None:
+                return "0::/\n"
+            path = "/system.slice/%s" % member.unit if member.unit else ""
+            return "0::%s/%s\n" % (path, "docker-%s.scope" % ("ab" * 32) if member.container else "")
+
+        with mock.patch.object(looking, "cgroup_text", cgroup), mock.patch.object(os, "geteuid", lambda: 0):
+            try:
+                return reclaim(request, machine.ports()).to_result()
+            except GpuFleetError as exc:
+                return dict(exc.result, msg=exc.msg)
+
+    @staticmethod
+    def _stopped(case: Case, unit: str) -> None:
+        """systemd ends a unit's processes, all of them."""
+        for member in case.members:
+            if member.unit == unit and member.alive:
+                os.kill(member.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while any(member.alive for member in case.members if member.unit == unit):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def _judge(self, case: Case, result: Dict[str, Any]) -> None:
+        told = {int(line.split()[0]) for line in self.log.read_text().splitlines()}
+        stopped = {each["unit"] for each in result["stopped_units"]}
+        allowed = {unit for unit in UNITS if unit_may_be_stopped(case, unit)}
+        assert stopped <= allowed, "units stopped outside the scope: %s" % (stopped - allowed)
+        signalled = {each["pid"] for each in result["signalled"]}
+        named = {each["pid"] for each in result["left_alone"] + result["unkillable"]}
+        for member in case.members:
+            if member.unit in stopped:
+                continue
+            if inside_scope(case, member):
+                assert not member.alive or member.pid in named, "pid %d (%s) was left and not named" % (member.pid, member.name)
+                self.ended += not member.alive
+            else:
+                assert member.alive, "pid %d (%s) outside the scope is gone" % (member.pid, member.name)
+                assert member.pid not in told, "pid %d (%s) outside the scope was signalled" % (member.pid, member.name)
+                assert member.pid not in signalled
+                self.spared += 1
+        for unit in stopped:
+            self.units += 1
+            assert any(member.unit == unit and member.gpus & selected(case) for member in case.members) or unit in case.request.units
+
+
+def _with_candidates(request: ReclaimRequest, candidates: Any) -> ReclaimRequest:
+    values = dict(vars(request))
+    values["candidates"] = candidates
+    return ReclaimRequest(**values)
+
+
+def grow(count: int, seed: int) -> Forest:
+    """Run so many cases; an AssertionError names the seed of the one that failed."""
+    forest = Forest()
+    try:
+        for number in range(count):
+            case = make_case(random.Random(seed * 1_000_003 + number))
+            try:
+                forest.run(case)
+            except AssertionError as exc:
+                raise AssertionError("tree %d of seed %d: %s\n%s" % (number, seed, exc, case)) from exc
+    finally:
+        forest.close()
+    return forest
