@@ -54,8 +54,8 @@ def _plant(tree: List[Dict[str, Any]], log: int) -> List[int]:
         text += os.read(reading, 65536)
     os.close(reading)
     for line in text.splitlines():
-        index, pid = line.split()
-        pids[int(index)] = int(pid)
+        position, pid = line.split()
+        pids[int(position)] = int(pid)
     return pids
 
 
