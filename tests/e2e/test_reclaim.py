@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -318,6 +319,21 @@ def test_a_pid_of_another_namespace_is_never_signalled(on: Programs) -> None:
     assert on.alive(int(bystander))
     assert "another PID namespace" in result["msg"]
     on.host.run(["kill", bystander])
+
+
+def test_a_pid_that_was_given_to_somebody_else_is_not_signalled(on: Programs) -> None:
+    utils = subprocess.run(["tar", "-c", "plugins/module_utils"], cwd=ROOT, capture_output=True, check=True).stdout
+    base = "/root/reuse/ansible_collections/gpufleet/vllm"
+    on.host.run(f"mkdir -p {base} && base64 -d | tar -x -C {base}", input=base64.b64encode(utils).decode())
+    on.host.write("/root/reuse/reused_pid.py", (ROOT / "tests/e2e/reused_pid.py").read_text())
+    told = json.loads(on.host.run("cd /root/reuse && PYTHONPATH=. python3 reused_pid.py").stdout)
+    assert told == {
+        "same_pid": True,
+        "same_program": True,
+        "old": {"outcome": "gone", "signals": []},
+        "alive": True,
+        "new": {"outcome": "terminated", "signals": ["TERM"]},
+    }
 
 
 def test_a_zombie_is_named_with_its_parent(on: Programs) -> None:
