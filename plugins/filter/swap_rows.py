@@ -18,15 +18,16 @@ def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dic
 
 
 def _outcome(variables: Mapping[str, Any], plan: bool) -> Dict[str, Any]:
-    planned = variables.get("swap_model_plan") or {}
+    result = dict(variables.get("vllm_service_result") or {})
     if plan:
-        return dict(planned)
-    for name in ("swap_model_failure", "swap_model_result"):
-        if name in variables:
-            return dict(variables[name])
-    # Nothing was planned there, and it serves: that was the whole swap. Anything else was never begun.
-    unchanged = "actions" in planned and not planned["actions"] and planned.get("ready")
-    return dict(planned) if unchanged else {}
+        return result
+    if "swap_model_failure" in variables:
+        return dict(variables["swap_model_failure"])
+    if variables.get("swap_model_go"):
+        return result
+    # It was only planned here. Nothing to do, and it serves: that was the whole swap. Anything else was never begun.
+    unchanged = "actions" in result and not result["actions"] and result.get("ready")
+    return result if unchanged else {}
 
 
 def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, Any]]:

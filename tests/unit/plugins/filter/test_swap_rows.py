@@ -1,0 +1,77 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the table of a swap says of each way a host can end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpufleet.vllm.plugins.filter.swap_rows import swap_results, swap_rows
+
+OLD, NEW = "vllm-old.service", "vllm-new.service"
+SWAPPED: dict[str, Any] = {
+    "changed": True, "ready": True, "unit": NEW, "served_models": ["new"], "replaced": [{"unit": OLD, "name": "old"}],
+    "actions": [{"action": "write", "target": "/etc/x", "reason": ""}, {"action": "stop", "target": OLD, "reason": ""},
+                {"action": "start", "target": NEW, "reason": ""}],
+    "timings": {"total": 9.5, "downtime": 8.25},
+}
+UNCHANGED: dict[str, Any] = {
+    "changed": False, "ready": True, "unit": NEW, "served_models": ["new"], "replaced": [], "actions": [], "timings": {"total": 0.3},
+}
+
+
+def row(result: dict[str, Any], plan: bool = False) -> dict[str, Any]:
+    return swap_rows({"gpu01": result}, "new", plan)[0]
+
+
+@pytest.mark.parametrize(("result", "said"), [
+    (SWAPPED, {"before": "old", "after": "new", "result": "swapped", "downtime_s": 8.25, "total_s": 9.5}),
+    (UNCHANGED, {"before": "new", "after": "new", "result": "ok, unchanged", "downtime_s": None}),
+    ({**SWAPPED, "replaced": []}, {"before": None, "after": "new", "result": "started"}),
+    ({**UNCHANGED, "changed": True, "actions": [{"action": "write", "target": "/x"}]}, {"before": "new", "result": "updated"}),
+    ({**SWAPPED, "replaced": [], "actions": [{"action": "stop", "target": NEW}, {"action": "start", "target": NEW}]},
+     {"before": "new", "result": "restarted"}),
+    ({"failed": True, "msg": "It died.\nMore.", "rolled_back": True, "replaced": [{"unit": OLD, "name": "old"}], "changed": True},
+     {"before": "old", "after": "old", "result": "rolled back", "detail": "It died."}),
+    ({"failed": True, "msg": "Lost.", "rolled_back": False, "replaced": [{"unit": OLD, "name": "old"}], "changed": True},
+     {"after": None, "result": "FAILED"}),
+    ({"failed": True, "msg": "No such model.", "changed": False, "replaced": []}, {"after": None, "result": "refused"}),
+    ({"unreachable": True, "msg": "No route."}, {"result": "unreachable", "detail": "No route."}),
+    ({}, {"result": "untouched", "after": None}),
+])
+def test_each_end_has_its_word(result: dict[str, Any], said: dict[str, Any]) -> None:
+    found = row(result)
+    assert {key: found[key] for key in said} == said
+
+
+def test_a_plan_names_its_steps_in_order() -> None:
+    found = row(SWAPPED, plan=True)
+    assert found == {"host": "gpu01", "now": "old", "then": "new", "plan": "write 1 file, stop %s, start %s" % (OLD, NEW)}
+    assert row(UNCHANGED, plan=True)["plan"] == "nothing to do"
+
+
+def test_results_tell_what_was_done_from_what_was_only_planned() -> None:
+    planned = {**SWAPPED, "served_models": [], "ready": False}
+    hostvars = {
+        "done": {"vllm_service_result": SWAPPED, "swap_model_go": True},
+        "failed": {"vllm_service_result": SWAPPED, "swap_model_go": True, "swap_model_failure": {"failed": True, "msg": "x"}},
+        "stopped_before": {"vllm_service_result": planned, "swap_model_go": False},
+        "nothing_to_do": {"vllm_service_result": UNCHANGED, "swap_model_go": False},
+        "never_reached": {},
+    }
+    found = swap_results(list(hostvars), hostvars)
+    assert found == {
+        "done": SWAPPED, "failed": {"failed": True, "msg": "x"}, "stopped_before": {}, "nothing_to_do": UNCHANGED, "never_reached": {},
+    }
+    assert swap_results(["stopped_before"], hostvars, plan=True) == {"stopped_before": planned}
+
+
+def test_anything_else_is_refused() -> None:
+    with pytest.raises(AnsibleFilterError, match="list of host names"):
+        swap_results("gpu01", {})
+    with pytest.raises(AnsibleFilterError, match="dictionary of results"):
+        swap_rows(["gpu01"], "new")

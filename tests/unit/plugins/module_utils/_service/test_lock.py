@@ -1,0 +1,53 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One change at a time; the second one hears who is first."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.lock import HostLock
+
+
+def _hold(directory: str, ready: Connection) -> None:
+    with HostLock(directory, "vllm_service started kimi"):
+        ready.send("held")
+        signal.pause()
+
+
+def test_the_second_one_is_refused_with_who_and_since_when_and_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
+    here, there = multiprocessing.Pipe()
+    holder = multiprocessing.get_context("fork").Process(target=_hold, args=(str(tmp_path), there))
+    holder.start()
+    try:
+        assert here.recv() == "held"
+        with pytest.raises(GpuFleetError) as refused, HostLock(str(tmp_path), "another"):
+            pass
+        assert "vllm_service started kimi" in refused.value.msg
+        assert "(pid %d)" % holder.pid in refused.value.msg
+        assert refused.value.result["lock_holder"]["pid"] == holder.pid
+    finally:
+        assert holder.pid is not None
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.join()
+    with HostLock(str(tmp_path), "another"):
+        pass
+    with HostLock(str(tmp_path), "again"):
+        pass
+
+
+def test_a_link_in_the_locks_place_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("theirs")
+    (tmp_path / "change.lock").symlink_to(target)
+    with pytest.raises(GpuFleetError, match="Cannot open the lock"), HostLock(str(tmp_path), "x"):
+        pass
+    assert target.read_text() == "theirs"

@@ -1,0 +1,58 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How much has to be free, and who stands in the way."""
+
+from __future__ import annotations
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.memory import Need, holders_text, shortages
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import TOTAL_MIB, gpu
+
+NEED = Need(0.92)
+NEEDED = 90057  # ceil(97887 * 0.92)
+
+
+def process(pid: int, used: int | None, unit: str | None = None, **more: object) -> GpuProcess:
+    return GpuProcess(pid, "C", used, name="python3", user="alice", unit=unit, **more)  # type: ignore[arg-type]
+
+
+def test_the_need_is_vllms_own_formula() -> None:
+    assert NEED.mib(gpu(0)) == NEEDED
+    assert Need(0.92, 100).mib(gpu(0)) == NEEDED + 100
+    assert NEED.mib(gpu(0, total_mib=None)) is None
+    assert NEED.max_used_mib(gpu(0)) == TOTAL_MIB - NEEDED
+    assert NEED.max_used_mib(gpu(0, reserved_mib=638)) == TOTAL_MIB - 638 - NEEDED
+    assert Need(1.0).max_used_mib(gpu(0, reserved_mib=638)) == 0
+
+
+def test_what_is_about_to_be_stopped_is_no_hindrance() -> None:
+    busy = gpu(0, 96801, [process(7, 96801, "vllm-old.service")])
+    assert shortages([busy], NEED, frozenset({"vllm-old.service"}), frozenset()) == []
+    assert shortages([busy], NEED, frozenset(), frozenset({7})) == []
+    found, = shortages([busy], NEED, frozenset(), frozenset())
+    assert found.certain and found.possible_mib == TOTAL_MIB - 96801 and [each.pid for each in found.holders] == [7]
+
+
+def test_memory_that_nobody_is_seen_to_hold_may_yet_come_back() -> None:
+    found, = shortages([gpu(0, 50000)], NEED, frozenset(), frozenset())
+    assert not found.certain and found.holders == []
+
+
+def test_a_process_whose_memory_is_unknown_is_given_the_benefit_of_the_doubt() -> None:
+    busy = gpu(0, 96801, [process(7, None, "vllm-old.service")])
+    assert shortages([busy], NEED, frozenset({"vllm-old.service"}), frozenset()) == []
+
+
+def test_a_card_that_is_too_small_is_certain() -> None:
+    small, = shortages([gpu(0, reserved_mib=638)], Need(1.0), frozenset(), frozenset())
+    assert small.certain and small.holders == []
+
+
+def test_every_holder_is_named_with_what_a_person_needs() -> None:
+    text = holders_text([gpu(3, 96801, [process(4711, 96801, "training.service")]), gpu(4, 2)], {3: 1024, 4: 1024})
+    for part in ("GPU 3", "96,801 MiB used", "pid 4711", "python3", "user alice", "training.service", "holds 96,801 MiB"):
+        assert part in text
+    assert "GPU 4" not in text
+    assert "no process that the driver or /proc shows" in holders_text([gpu(3, 5000)], {3: 1024})
+    assert "unknown" in holders_text([gpu(3, None)], {3: 1024})
