@@ -128,6 +128,10 @@ def test_log_lines(bench: Bench) -> None:
         assert any(re.fullmatch(pattern + ".*", line) for line in running.lines("")), f"{pattern}\n{running.log}"
 
 
+def test_log_level(bench: Bench) -> None:
+    assert ") INFO " not in bench.serve("small", VLLM_LOGGING_LEVEL="WARNING").ready().log
+
+
 @pytest.mark.parametrize(
     ("model", "words", "bytes_per_token"),
     [
@@ -481,7 +485,7 @@ def test_crash_at_nth_start(bench: Bench) -> None:
     bench.standin.behave(crash_at_nth_start=[1, 3])
     codes = []
     for _start in range(4):
-        running = bench.serve("small")
+        running = bench.serve("small", STANDIN_STATE_DIR=str(bench.directory / "state"))
         if running.process.poll() is None:
             try:
                 running.ready()
@@ -491,6 +495,7 @@ def test_crash_at_nth_start(bench: Bench) -> None:
         running.signal()
         codes.append(running.ends())
     assert codes == [1, 0, 1, 0]
+    assert (bench.directory / "state" / "standin-starts.json").is_file()
 
 
 def test_never_ready(bench: Bench) -> None:

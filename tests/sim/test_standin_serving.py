@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import datetime
 import http.client
+import ipaddress
 import json
 import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from sim.standin_fixtures import (
     Bench,
     Running,
@@ -220,6 +227,35 @@ def test_addresses(bench: Bench) -> None:
     assert f"Starting vLLM server on unix:{path}" in running.log
 
 
+def _make_certificate(directory: Path) -> tuple[Path, Path]:
+    """(certificate, key) of a server on the loopback that vouches for itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "tls.crt", directory / "tls.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return paths
+
+
+def test_tls(bench: Bench, tmp_path: Path) -> None:
+    certificate, key = _make_certificate(tmp_path)
+    running = bench.serve("small", "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key))
+    eventually(lambda: running.lines("Uvicorn running on"))
+    assert f"Starting vLLM server on https://0.0.0.0:{running.port}" in running.log
+    trust = ssl.create_default_context(cafile=str(certificate))
+    connection = http.client.HTTPSConnection("127.0.0.1", running.port, timeout=5, context=trust)
+    connection.request("GET", "/version")
+    assert json.loads(connection.getresponse().read()) == {"version": "0.33.0"}
+    connection.close()
+
+
 def test_nobody_answers_before_the_load_is_done(bench: Bench) -> None:
     running = bench.serve("small", STANDIN_LOAD_SECONDS="1")
     refused = 0
@@ -399,6 +435,17 @@ def test_engine_death_in_a_request(bench: Bench) -> None:
     assert status == 500
     assert answer["error"]["message"] == "The server had an error while processing your request."
     assert running.ends(5) == 0  # at once: not at the watchdog's next look
+
+
+def test_a_server_may_outlive_its_engine(bench: Bench) -> None:
+    bench.standin.behave(watchdog_seconds=0.1)
+    running = bench.serve("minimax", "-tp", "4", VLLM_KEEP_ALIVE_ON_ENGINE_DEATH="1").ready()
+    os.kill(running.pids("VLLM::EngineCore")[0], signal.SIGKILL)
+    eventually(lambda: running.request("GET", "/health")[0] == 503)
+    time.sleep(0.5)
+    assert running.request("GET", "/health")[0] == 503
+    running.signal()
+    assert running.ends() == 0
 
 
 def test_a_stopped_engine_lets_requests_hang(bench: Bench) -> None:

@@ -141,7 +141,7 @@ def unblock_signals() -> None:
 
 
 def start_resource_tracker() -> tuple[Child, int]:
-    """multiprocessing's helper: it lives until the last holder of the returned descriptor is gone."""
+    """multiprocessing's resource tracker: it lives until the last holder of the returned descriptor is gone."""
     readable, writable = os.pipe()
 
     def run() -> int:
