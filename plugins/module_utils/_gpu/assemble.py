@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import AbstractSet, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Optional, Sequence, Tuple
 
-from .._process.inspect import Inspection
-from .._process.rules import classify
-from .._process.types import CgroupOwner, ProcessInfo
 from . import raw
 from .host import MemInfo
+from .lists import merge
 from .types import Gpu, GpuProcess, MigDevice, Snapshot, memory_sums
 
 MIB = 1 << 20
@@ -32,25 +29,19 @@ _RECOVERY: Dict[str, Tuple[str, str]] = {
 }
 
 
-@dataclass
-class World:
-    """What else is known of the host when a reading is judged.
-
-    ``belongs`` answers whether an owner's unit or session is active (None: it names none); ``own_pids`` are the caller, its
-    ancestors and its helpers.
-    """
-
-    pci: Optional[Sequence[str]] = None
-    memory: Optional[MemInfo] = None
-    inspection: Optional[Inspection] = None
-    belongs: Callable[[ProcessInfo, CgroupOwner], Optional[bool]] = lambda info, owner: None
-    protect: Sequence[str] = ()
-    own_pids: AbstractSet[int] = field(default_factory=frozenset)
+def _nobody(_gpu: raw.RawGpu) -> Tuple[GpuProcess, ...]:
+    return ()
 
 
-def assemble(reading: raw.RawReading, world: World) -> Snapshot:
-    """The snapshot that a reading amounts to."""
-    pci_count = None if world.pci is None else len(world.pci)
+def assemble(
+    reading: raw.RawReading,
+    pci: Optional[Sequence[str]] = None,
+    memory: Optional[MemInfo] = None,
+    processes: Callable[[raw.RawGpu], Tuple[GpuProcess, ...]] = _nobody,
+) -> Snapshot:
+    """The snapshot that a reading amounts to. ``pci`` are the GPUs on the bus, ``memory`` the host's own, ``processes`` says who is on
+    a GPU (see attribution.py)."""
+    pci_count = None if pci is None else len(pci)
     if reading.count is not None and pci_count is not None and pci_count < reading.count:
         pci_count = None  # these GPUs are not on the bus that we see (WSL, a container)
     if reading.failure is not None:
@@ -65,7 +56,7 @@ def assemble(reading: raw.RawReading, world: World) -> Snapshot:
             pci_count=pci_count,
             processes_reliable=False,
         )
-    gpus = tuple(_gpu(each, world) for each in reading.gpus)
+    gpus = tuple(_gpu(each, memory, processes(each)) for each in reading.gpus)
     total, used, free = memory_sums(gpus)
     hung = [each for each in reading.gpus if raw.HUNG in (each.code, each.memory_code)]
     if reading.gpus and total is None and len(hung) == len(reading.gpus):
@@ -83,7 +74,7 @@ def assemble(reading: raw.RawReading, world: World) -> Snapshot:
         )
     return Snapshot(
         available=True,
-        reason_detail="; ".join(reading.notes + _missing(reading, world, pci_count)) or None,
+        reason_detail="; ".join(reading.notes + _missing(reading, pci)) or None,
         backend=reading.backend,
         driver_version=reading.driver_version,
         cuda_version=reading.cuda_version,
@@ -97,13 +88,13 @@ def assemble(reading: raw.RawReading, world: World) -> Snapshot:
     )
 
 
-def _missing(reading: raw.RawReading, world: World, pci_count: Optional[int]) -> Tuple[str, ...]:
-    if reading.count is None or pci_count is None or pci_count <= reading.count or world.pci is None:
+def _missing(reading: raw.RawReading, pci: Optional[Sequence[str]]) -> Tuple[str, ...]:
+    if reading.count is None or pci is None or len(pci) <= reading.count:
         return ()
     shown = {gpu.pci_bus_id for gpu in reading.gpus}
-    hidden = [address for address in world.pci if address not in shown]
-    which = ": %s" % ", ".join(hidden) if len(hidden) == pci_count - reading.count else ""
-    return ("the driver shows %d of %d GPUs on the PCI bus%s" % (reading.count, pci_count, " (missing%s)" % which if which else ""),)
+    hidden = [address for address in pci if address not in shown]
+    which = " (missing: %s)" % ", ".join(hidden) if len(hidden) == len(pci) - reading.count else ""
+    return ("the driver shows %d of %d GPUs on the PCI bus%s" % (reading.count, len(pci), which),)
 
 
 def _reliable(each: raw.RawGpu) -> bool:
@@ -112,11 +103,11 @@ def _reliable(each: raw.RawGpu) -> bool:
     return each.bad_processes == 0 and each.processes_code == raw.SUCCESS
 
 
-def _gpu(each: raw.RawGpu, world: World) -> Gpu:
+def _gpu(each: raw.RawGpu, host: Optional[MemInfo], processes: Tuple[GpuProcess, ...]) -> Gpu:
     state, errors = "ok", []
     if each.code != raw.SUCCESS:
         state, errors = _STATES.get(each.code, "error"), [raw.code_text(each.code)]
-    memory_type, memory, memory_error = _memory(each, world.memory)
+    memory_type, memory, memory_error = _memory(each, host)
     if state == "ok" and memory_error is not None:
         errors.append(memory_error)
         if memory_type == "discrete":
@@ -128,7 +119,6 @@ def _gpu(each: raw.RawGpu, world: World) -> Gpu:
         errors.append("process list: %s" % raw.code_text(each.processes_code))
     if each.bad_processes:
         errors.append("process list: %d entries make no sense" % each.bad_processes)
-    processes = _processes(each, world) if world.inspection is not None else ()
     used = None if memory is None else memory.used
     return Gpu(
         index=each.index,
@@ -205,30 +195,6 @@ def _mib(size: Optional[int]) -> Optional[int]:
     return None if size is None else size // MIB
 
 
-def merge(entries: Sequence[raw.RawProcess]) -> List[Tuple[int, str, Optional[int]]]:
-    """Entries of all lists by pid: (pid, types joined with +, bytes).
-
-    A process in two lists (compute and graphics) shows the same memory in both: the larger counts. One with several MIG
-    instances has memory in each: they are added. A part that is not reported makes the whole unknown.
-    """
-    kinds: Dict[int, List[str]] = {}
-    parts: Dict[int, Dict[Tuple[Optional[int], Optional[int]], Optional[int]]] = {}
-    for entry in entries:
-        of_pid = kinds.setdefault(entry.pid, [])
-        if entry.kind not in of_pid:
-            of_pid.append(entry.kind)
-        where = (entry.gpu_instance_id, entry.compute_instance_id)
-        mine = parts.setdefault(entry.pid, {})
-        before = mine.get(where)
-        mine[where] = entry.used if before is None else before if entry.used is None else max(before, entry.used)
-    merged: List[Tuple[int, str, Optional[int]]] = []
-    for pid in sorted(kinds):
-        sizes = list(parts[pid].values())
-        total = None if None in sizes else sum(size or 0 for size in sizes)
-        merged.append((pid, "+".join(sorted(kinds[pid])), total))
-    return merged
-
-
 def _unattributed(each: raw.RawGpu, memory: Optional[raw.RawMemory]) -> Optional[int]:
     if memory is None or each.processes is None or not _reliable(each):
         return None
@@ -236,53 +202,3 @@ def _unattributed(each: raw.RawGpu, memory: Optional[raw.RawMemory]) -> Optional
     if None in listed:
         return None
     return max(0, memory.used - sum(used or 0 for used in listed)) // MIB
-
-
-def _processes(each: raw.RawGpu, world: World) -> Tuple[GpuProcess, ...]:
-    inspection = world.inspection
-    if inspection is None:
-        raise AssertionError("inspection is not None")
-    found: List[GpuProcess] = []
-    listed = merge(each.processes or [])
-    for pid, kind, used in listed:
-        found.append(_process(pid, kind, _mib(used), world, inspection))
-    named = {pid for pid, _kind, _used in listed}
-    for pid, minors in sorted(inspection.holders.items()):
-        # the reader itself and what it runs holds every node while it looks
-        if each.minor in minors and pid not in named and pid not in world.own_pids:
-            found.append(_process(pid, None, None, world, inspection))
-    return tuple(found)
-
-
-def _process(pid: int, kind: Optional[str], used_mib: Optional[int], world: World, inspection: Inspection) -> GpuProcess:
-    info = inspection.infos.get(pid)
-    nodes = inspection.nodes.get(pid)
-    if info is None:
-        return GpuProcess(pid, kind, used_mib, state="gone" if inspection.initial_pid_namespace else "not_visible")
-    if nodes is not None and not nodes:
-        # the number means another process here: the driver's list speaks of one in another pid namespace
-        return GpuProcess(pid, kind, used_mib, state="not_visible")
-    owner = inspection.owners.get(pid, CgroupOwner())
-    judged = classify(info, owner, world.belongs(info, owner), world.protect, inspection.family(pid), world.own_pids)
-    return GpuProcess(
-        pid=pid,
-        type=kind,
-        used_mib=used_mib,
-        name=info.comm,
-        cmdline=info.cmdline or None,
-        user=info.user,
-        start_time=info.start_time,
-        unit=owner.unit,
-        container=owner.container,
-        state="zombie" if info.zombie else "running",
-        vllm=judged.vllm,
-        orphan=judged.orphan,
-        protected=judged.protected,
-        protected_by=judged.protected_by,
-        start_ticks=info.start_ticks,
-        uid=info.uid,
-        ppid=info.ppid,
-        exe=info.exe,
-        user_unit=owner.user_unit,
-        proven=bool(nodes),
-    )

@@ -18,14 +18,6 @@ from .nvml_processes import read_lists
 
 T = TypeVar("T")
 
-# What a failed nvmlInit means, in the contract's words; every other code is "error".
-INIT_REASONS: Dict[int, str] = {
-    raw.DRIVER_NOT_LOADED: "no_driver",
-    raw.LIBRARY_NOT_FOUND: "library_missing",
-    raw.LIB_RM_VERSION_MISMATCH: "driver_library_mismatch",
-    raw.NO_PERMISSION: "permission",
-}
-
 # Codes that stand for the whole GPU, whichever call met them.
 _WHOLE_GPU = (raw.GPU_IS_LOST, raw.RESET_REQUIRED)
 
@@ -73,7 +65,7 @@ class NvmlCollector:
             reading.count = nvml.count()
         except NvmlError as exc:
             self._nvml = None
-            reason = "driver_hung" if exc.code == raw.HUNG else INIT_REASONS.get(exc.code, "error")
+            reason = "driver_hung" if exc.code == raw.HUNG else raw.INIT_REASONS.get(exc.code, "error")
             reading.failure = raw.Failure(reason, "NVML: %s" % exc, absent=exc.call == LOADING)
             return reading
         for index in range(reading.count):

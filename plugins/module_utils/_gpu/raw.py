@@ -63,6 +63,14 @@ CODE_TEXTS: Dict[int, str] = {
     BAD_ANSWER: "the driver's answer makes no sense",
 }
 
+# What a failed nvmlInit means, in the contract's words; every other code is "error".
+INIT_REASONS: Dict[int, str] = {
+    DRIVER_NOT_LOADED: "no_driver",
+    LIBRARY_NOT_FOUND: "library_missing",
+    LIB_RM_VERSION_MISMATCH: "driver_library_mismatch",
+    NO_PERMISSION: "permission",
+}
+
 
 def code_text(code: int) -> str:
     """A return code in words."""

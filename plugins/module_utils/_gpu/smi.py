@@ -12,7 +12,6 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from .._core.runner import Completed, Runner
 from . import host, raw
-from .nvml import INIT_REASONS
 from .smi_text import (
     LAST_FIELD,
     OPTIONAL_FIELDS,
@@ -93,8 +92,8 @@ class SmiCollector:
         code = raw.HUNG if whole.timed_out else _text_code(whole)
         if _no_devices(whole) and only is None:
             return [], 0, None  # the driver works and shows no GPU
-        if code in INIT_REASONS:
-            return [], None, raw.Failure(INIT_REASONS[code], _said(whole))
+        if code in raw.INIT_REASONS:
+            return [], None, raw.Failure(raw.INIT_REASONS[code], _said(whole))
         addresses = host.driver_gpus(self._proc_root)
         indices = sorted(only) if only is not None else range(len(addresses) if addresses else _MOST_GPUS)
         rows: List[_RowAndVersion] = []

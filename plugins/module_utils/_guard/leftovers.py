@@ -6,26 +6,35 @@
 from __future__ import annotations
 
 import os
-from typing import List, Sequence
+from typing import TYPE_CHECKING, List, Sequence
 
-from .._process.cgroup import owner_of
-from .._process.procfs import ancestors, cgroup_text, parent_of, read_process
-from .._process.types import ProcessInfo
+if TYPE_CHECKING:
+    from .._process.types import ProcessInfo
 
 
 def leftovers(unit: str, root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup") -> List[ProcessInfo]:
     """What lives in the unit's cgroup besides the guard; empty when the guard was not started by that unit."""
-    text = cgroup_text(os.getpid(), root)
-    if owner_of(text).unit != unit:
+    members = _members(_own_cgroup(root), unit, cgroup_root)
+    if not members or members == [os.getpid()]:
         return []
+    from .._process.procfs import ancestors, parent_of, read_process  # only now: a start should cost little
+
     own = set(ancestors(os.getpid(), root))
     found: List[ProcessInfo] = []
-    for pid in _members(text, unit, cgroup_root):
+    for pid in members:
         if pid > 0 and pid not in own and parent_of(pid, root) != os.getpid():
             info = read_process(pid, root)
             if info is not None and not info.zombie:
                 found.append(info)
     return found
+
+
+def _own_cgroup(root: str) -> str:
+    try:
+        with open(root + "/self/cgroup", encoding="utf-8", errors="replace") as handle:
+            return handle.read()
+    except OSError:
+        return ""
 
 
 def _members(text: str, unit: str, cgroup_root: str) -> List[int]:

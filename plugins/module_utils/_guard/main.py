@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from typing import Callable, List, Optional, Sequence, TypeVar
 
 from .._core.clock import Clock, Deadline
@@ -77,6 +76,8 @@ def main(argv: Sequence[str], ports: Optional[Ports] = None) -> int:
     try:
         return _Guard(options, ports).run()
     except Exception:  # noqa: BLE001 - the unit must end with a status that says whose fault it was
+        import traceback
+
         traceback.print_exc()
         ports.say("internal error, see the traceback above; the service is not started")
         return exit_codes.INTERNAL

@@ -9,8 +9,6 @@ import errno
 import socket
 from typing import List, Optional, Tuple
 
-from .._process.procfs import all_pids, open_files, read_process
-
 _LISTEN = "0A"
 
 
@@ -65,6 +63,9 @@ def _entries(port: int, root: str) -> List[Tuple[str, str]]:
 
 
 def _whose(port: int, root: str) -> str:
+    # not at the top: only where the port is taken, since a start should cost little
+    from .._process.procfs import all_pids, open_files, read_process
+
     sockets = {"socket:[%s]" % inode for state, inode in _entries(port, root) if state == _LISTEN}
     for pid in all_pids(root):
         if sockets.intersection(open_files(pid, root) or ()):

@@ -116,13 +116,11 @@ class Waiting:
         # where the driver counts its reserve as used, "idle" can't be told from a little left over: there it has to settle
         if all(gpu.used_mib is not None and gpu.used_mib <= IDLE_MIB for gpu in gpus):
             return Verdict(exit_codes.PASS, "")
-        moved = self._since is None or any(abs(free[key] - self._reference.get(key, -STABLE_MIB)) > STABLE_MIB for key in free)
-        if moved:
-            self._since = now
+        since = self._since
+        if since is None or any(abs(free[key] - self._reference.get(key, -STABLE_MIB)) > STABLE_MIB for key in free):
+            since = self._since = now
             self._reference = free
-        if self._since is None:
-            raise AssertionError("self._since is not None")
-        if now - self._since >= self._settle:
+        if now - since >= self._settle:
             return Verdict(exit_codes.PASS, "")
         return Verdict(None, "enough memory is free; watching that it stays so for %g s" % self._settle)
 

@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import raw
-from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.assemble import World, assemble, merge
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.assemble import assemble
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.attribution import Attribution
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.host import MemInfo
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.lists import merge
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.inspect import Inspection
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import CgroupOwner, ProcessInfo
@@ -49,9 +51,12 @@ def reading(*gpus: raw.RawGpu, **more: Any) -> raw.RawReading:
     return raw.RawReading(gpus=list(gpus), **fields)
 
 
-def one(each: raw.RawGpu, world: Optional[World] = None) -> Gpu:
+def one(each: raw.RawGpu, at: Optional[Attribution] = None, memory: Optional[MemInfo] = None) -> Gpu:
     """The judgement of one GPU."""
-    (judged,) = assemble(reading(each), world or World()).gpus
+    if at is None:
+        (judged,) = assemble(reading(each), None, memory).gpus
+    else:
+        (judged,) = assemble(reading(each), None, memory, at.on).gpus
     return judged
 
 
@@ -67,17 +72,17 @@ def info(pid: int, **more: Any) -> ProcessInfo:
     return ProcessInfo(pid=pid, **fields)
 
 
-def world(*infos: ProcessInfo, **more: Any) -> World:
-    """A world with these processes, which hold the first GPU's node."""
+def world(*infos: ProcessInfo, **more: Any) -> Attribution:
+    """A host with these processes, which hold the first GPU's node."""
     inspection = Inspection(infos={each.pid: each for each in infos}, owners={each.pid: CgroupOwner() for each in infos},
                             nodes={each.pid: frozenset({"nvidia0"}) for each in infos})
     for name, value in more.items():
         setattr(inspection, name, value)
-    return World(inspection=inspection)
+    return Attribution(inspection)
 
 
 def test_the_dicts_are_the_contracts() -> None:
-    snapshot = assemble(reading(gpu(processes=[entry(50)])), world(info(50)))
+    snapshot = assemble(reading(gpu(processes=[entry(50)])), processes=world(info(50)).on)
     facts = snapshot.to_dict()
     assert list(facts) == CONTRACT
     assert list(facts["gpus"][0]) == CONTRACT_GPU
@@ -86,22 +91,22 @@ def test_the_dicts_are_the_contracts() -> None:
 
 def test_sums_are_over_the_readable_gpus() -> None:
     lost = raw.RawGpu(1, code=raw.GPU_IS_LOST)
-    snapshot = assemble(reading(gpu(0), lost, gpu(2)), World())
+    snapshot = assemble(reading(gpu(0), lost, gpu(2)))
     assert (snapshot.total_mib, snapshot.used_mib, snapshot.free_mib) == (2 * TOTAL, 10004, 2 * (TOTAL - 638 - 5002))
     assert [each.state for each in snapshot.gpus] == ["ok", "lost", "ok"]
     assert snapshot.gpus[1].total_mib is None and "lost" in (snapshot.gpus[1].error or "")
 
 
 def test_unknown_is_never_zero() -> None:
-    snapshot = assemble(reading(raw.RawGpu(0, code=raw.GPU_IS_LOST)), World())
+    snapshot = assemble(reading(raw.RawGpu(0, code=raw.GPU_IS_LOST)))
     assert snapshot.available and (snapshot.total_mib, snapshot.used_mib, snapshot.free_mib) == (None, None, None)
-    failed = assemble(raw.RawReading("nvml", raw.Failure("driver_library_mismatch", "x")), World(pci=["a"]))
+    failed = assemble(raw.RawReading("nvml", raw.Failure("driver_library_mismatch", "x")), ["a"])
     assert (failed.available, failed.count, failed.pci_count, failed.total_mib) == (False, None, 1, None)
     assert not failed.processes_reliable
 
 
 def test_a_host_without_a_driver_shows_no_gpu() -> None:
-    snapshot = assemble(raw.RawReading(None, raw.Failure("no_driver", "none")), World(pci=[]))
+    snapshot = assemble(raw.RawReading(None, raw.Failure("no_driver", "none")), [])
     assert (snapshot.available, snapshot.reason, snapshot.count, snapshot.gpus) == (False, "no_driver", 0, ())
 
 
@@ -125,7 +130,7 @@ def test_a_host_without_a_driver_shows_no_gpu() -> None:
 )
 def test_a_state_has_its_reason(each: raw.RawGpu, state: str, text: Optional[str]) -> None:
     other = gpu(1)
-    judged = assemble(reading(each, other), World()).gpus[0]
+    judged = assemble(reading(each, other)).gpus[0]
     assert judged.state == state
     assert (text is None and judged.error is None) or (text is not None and text in (judged.error or ""))
 
@@ -136,10 +141,10 @@ def test_a_gpu_that_asks_for_a_reset_still_has_memory() -> None:
 
 def test_all_gpus_hung_is_a_hung_driver() -> None:
     hung = [raw.RawGpu(index, memory_code=raw.HUNG) for index in range(2)]
-    snapshot = assemble(reading(*hung, notes=("nvmlX on GPU 0 did not answer within 2 s",)), World())
+    snapshot = assemble(reading(*hung, notes=("nvmlX on GPU 0 did not answer within 2 s",)))
     assert (snapshot.available, snapshot.reason) == (False, "driver_hung")
     assert "nvmlX" in (snapshot.reason_detail or "")
-    assert assemble(reading(hung[0], gpu(1)), World()).available
+    assert assemble(reading(hung[0], gpu(1))).available
 
 
 def test_version_one_memory_counts_the_reserve_as_used() -> None:
@@ -154,18 +159,18 @@ def test_version_one_memory_counts_the_reserve_as_used() -> None:
     ids=["not supported", "zero", "the host's"],
 )
 def test_unified_memory_is_the_hosts(name: str, each: "dict[str, Any]") -> None:
-    judged = one(gpu(name=name, **each), World(memory=HOST))
+    judged = one(gpu(name=name, **each), memory=HOST)
     assert (judged.state, judged.memory_type, judged.total_mib, judged.free_mib) == ("ok", "unified", 124610, 90000)
     assert judged.used_mib == 34610 and judged.unattributed_mib is None
 
 
 def test_a_discrete_card_without_memory_is_an_error_not_unified() -> None:
-    judged = one(gpu(memory=None, memory_code=raw.NOT_SUPPORTED), World(memory=HOST))
+    judged = one(gpu(memory=None, memory_code=raw.NOT_SUPPORTED), memory=HOST)
     assert (judged.state, judged.memory_type, judged.free_mib) == ("error", "discrete", None)
 
 
 def test_a_gpu_with_its_own_memory_beside_the_hosts_keeps_it() -> None:
-    judged = one(gpu(name="NVIDIA Thor", memory=memory(10, 65000, 0)), World(memory=HOST))
+    judged = one(gpu(name="NVIDIA Thor", memory=memory(10, 65000, 0)), memory=HOST)
     assert (judged.total_mib, judged.used_mib) == (65000, 10)
 
 
@@ -181,11 +186,11 @@ def test_mig_memory_belongs_to_the_instances() -> None:
 
 def test_fewer_gpus_than_on_the_bus_is_said() -> None:
     pci = ["00000000:%02d:00.0" % index for index in range(3)]
-    snapshot = assemble(reading(gpu(0), gpu(1)), World(pci=pci))
+    snapshot = assemble(reading(gpu(0), gpu(1)), pci)
     assert (snapshot.count, snapshot.pci_count) == (2, 3)
     assert "2 of 3" in (snapshot.reason_detail or "") and pci[2] in (snapshot.reason_detail or "")
     # a bus that shows fewer than the driver says nothing
-    assert assemble(reading(gpu(0), gpu(1)), World(pci=pci[:1])).pci_count is None
+    assert assemble(reading(gpu(0), gpu(1)), pci[:1]).pci_count is None
 
 
 def test_lists_are_merged_by_process() -> None:
@@ -206,14 +211,14 @@ def test_what_no_process_accounts_for_is_counted() -> None:
 
 def test_a_list_that_cannot_be_trusted_is_said() -> None:
     for each in (gpu(bad_processes=2), gpu(processes=None, processes_code=raw.NO_PERMISSION)):
-        snapshot = assemble(reading(gpu(0), each), World())
+        snapshot = assemble(reading(gpu(0), each))
         assert not snapshot.processes_reliable and "process list" in (snapshot.gpus[1].error or "")
-    assert assemble(reading(gpu()), World()).processes_reliable
+    assert assemble(reading(gpu())).processes_reliable
 
 
 def test_a_process_is_described() -> None:
     at = world(info(50))
-    at.inspection.owners[50] = CgroupOwner(unit="train.service")  # type: ignore[union-attr]
+    at.inspection.owners[50] = CgroupOwner(unit="train.service")
     (process,) = one(gpu(processes=[entry(50)]), at).processes
     assert (process.pid, process.type, process.used_mib, process.name, process.user) == (50, "C", 5000, "python3", "alice")
     assert (process.unit, process.state, process.start_ticks, process.uid, process.proven) == ("train.service", "running", 7, 5, True)
@@ -242,7 +247,7 @@ def test_without_a_look_at_its_descriptors_a_process_is_believed_but_not_proven(
 def test_holders_that_no_list_shows_are_found_on_their_gpu() -> None:
     at = world(info(50), info(60), info(70), holders={60: frozenset({0, 3}), 70: frozenset({1}), 50: frozenset({0})})
     at.own_pids = frozenset({61})
-    at.inspection.holders[61] = frozenset({0})  # type: ignore[union-attr]
+    at.inspection.holders[61] = frozenset({0})
     found = one(gpu(processes=[entry(50)]), at).processes
     assert [(each.pid, each.type, each.used_mib) for each in found] == [(50, "C", 5000), (60, None, None)]
     assert one(gpu(minor=None, processes=[]), at).processes == ()
@@ -285,8 +290,7 @@ def test_any_state_of_a_driver_is_a_sound_snapshot(
     gpus: List[raw.RawGpu], infos: List[ProcessInfo], nodes: List[Any], initial: bool, host: Optional[MemInfo]
 ) -> None:
     at = world(*infos, nodes={each.pid: nodes[number] for number, each in enumerate(infos)}, initial_pid_namespace=initial)
-    at.memory = host
-    sound(assemble(reading(*gpus), at), gpus)
+    sound(assemble(reading(*gpus), None, host, at.on), gpus)
 
 
 def sound_sizes(total: Optional[int], used: Optional[int], free: Optional[int]) -> None:

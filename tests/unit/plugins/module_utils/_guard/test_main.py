@@ -236,7 +236,7 @@ def test_an_address_that_says_nothing_about_others_is_not_judged() -> None:
 @pytest.mark.parametrize("form", ["v2", "v1"])
 def test_what_is_left_in_the_units_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     text = "0::/system.slice/vllm-a.service\n" if form == "v2" else "1:name=systemd:/system.slice/vllm-a.service\n0::/\n"
-    monkeypatch.setattr(leftovers, "cgroup_text", lambda pid, root: text)
+    monkeypatch.setattr(leftovers, "_own_cgroup", lambda root: text)
     base = tmp_path / ("" if form == "v2" else "systemd") / "system.slice/vllm-a.service"
     (base / "worker").mkdir(parents=True)
     (base / "cgroup.procs").write_text("%d\n1\n0\n999999999\n" % os.getpid())

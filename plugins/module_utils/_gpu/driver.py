@@ -1,0 +1,168 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver read without ever hanging: backends chosen, calls that do not return left out the next time."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from typing import TYPE_CHECKING, FrozenSet, Iterable, List, Optional, Tuple, cast
+
+from .._core.runner import Runner
+from . import host, raw
+from .worker import Beat, Handler, Worker, WorkerGone
+
+if TYPE_CHECKING:
+    from .._process.inspect import Inspection
+    from .smi import SmiCollector
+
+# Once a call has hung, how long the others may take: a healthy driver answers within milliseconds.
+IMPATIENT_S = 5.0
+# How many calls may hang or crash in one reading before the driver as a whole is given up.
+_MAX_LOSSES = 4
+
+_STEP = re.compile(r"(?P<function>nvml\w+)(?: on GPU (?P<index>\d+))?$")
+_Skip = Tuple[Optional[str], Optional[int], int]
+
+
+class Driver:
+    """The driver of this host through one of the backends. ``timeout`` is the limit of every single call, in seconds.
+
+    Owns the child process in which whatever may never return is done: the calls of NVML, and looks into other processes.
+    """
+
+    def __init__(self, backend: str, timeout: float, runner: Runner, proc_root: str, dev_root: str) -> None:
+        self._timeout = timeout
+        self._runner = runner
+        self._proc = proc_root
+        self._dev = dev_root
+        self._worker: Optional[Worker] = None
+        self._smi: Optional[SmiCollector] = None
+        self._notes: Tuple[str, ...] = ()
+        self._use_nvml = backend != "nvidia_smi"
+        self._may_fall_back = backend == "auto"
+        if backend == "auto" and importlib.util.find_spec("pynvml") is None:
+            self._use_nvml = False
+            self._notes = ("read through nvidia-smi: the Python package nvidia-ml-py (pynvml) is not installed",)
+
+    @property
+    def helpers(self) -> List[int]:
+        """The pids that read on its behalf: they hold the GPUs' nodes, but no memory."""
+        return [self._worker.pid] if self._worker is not None else []
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    def look(self, pids: Iterable[int], untitled: FrozenSet[int]) -> Inspection:
+        """Look at processes (see _process/inspect.py). Raises WorkerGone."""
+        return cast("Inspection", self._ask(("inspect", sorted(pids), untitled), min(self._timeout, IMPATIENT_S)))
+
+    def read(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
+        """One reading; arguments as for the backends."""
+        if self._use_nvml:
+            reading = self._read_nvml(only, processes, depth)
+            failure = reading.failure
+            if failure is None or not self._may_fall_back or failure.reason not in ("error", "library_missing"):
+                return self._explain(reading)
+            other = self._read_smi(only, processes, depth)
+            if other.failure is not None:
+                return self._explain(reading)
+            self._use_nvml = False
+            self._notes = ("read through nvidia-smi: %s" % failure.detail,)
+            reading = other
+        else:
+            reading = self._read_smi(only, processes, depth)
+        reading.notes = self._notes + reading.notes
+        return self._explain(reading)
+
+    def _explain(self, reading: raw.RawReading) -> raw.RawReading:
+        """Add what the kernel knows: which version is loaded, and whether there is a driver at all."""
+        failure = reading.failure
+        loaded = host.module_version(self._proc) if reading.driver_version is None else None
+        reading.driver_version = reading.driver_version or loaded
+        if failure is None:
+            return reading
+        if failure.absent and not host.module_loaded(self._proc):
+            reading.failure = raw.Failure("no_driver", "no NVIDIA driver is installed or loaded (%s)" % failure.detail)
+        elif failure.reason == "driver_library_mismatch":
+            detail = "%s; loaded kernel module: %s; processes that run already go on; a reboot loads the new module"
+            reading.failure = raw.Failure(failure.reason, detail % (failure.detail, loaded or "unknown"))
+        return reading
+
+    def _read_smi(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
+        if self._smi is None:
+            from .smi import SmiCollector  # not at the top: where NVML works, its parsers need not be loaded
+
+            self._smi = SmiCollector(self._runner, self._timeout, self._proc)
+        return self._smi.read(only, processes, depth)
+
+    def _read_nvml(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
+        skips: List[_Skip] = []
+        notes: List[str] = []
+        while True:
+            # once something hung, the rest is asked with less patience: one slow GPU must not cost the time-out eight times
+            patience = self._timeout if not skips else min(self._timeout, IMPATIENT_S)
+            try:
+                reading = cast(raw.RawReading, self._ask(("nvml", only, processes, depth, skips), patience))
+            except WorkerGone as gone:
+                notes.append(gone.detail)
+                if not _lose(skips, gone) or len(notes) > _MAX_LOSSES:
+                    reason = "driver_hung" if gone.hung else "error"
+                    return raw.RawReading("nvml", raw.Failure(reason, "NVML: %s" % "; ".join(notes)))
+                continue
+            reading.notes += tuple(notes)
+            if reading.failure is not None:
+                self.close()  # the library keeps what it learnt at its first start: begin afresh next time
+            return reading
+
+    def _ask(self, request: object, timeout: float) -> object:
+        if self._worker is None:
+            proc, dev = self._proc, self._dev
+            self._worker = Worker(lambda beat: _handler(beat, proc, dev))
+        try:
+            answer: object = self._worker.ask(request, timeout)
+        except WorkerGone:
+            self._worker = None
+            raise
+        return answer
+
+
+def _handler(beat: Beat, proc: str, dev: str) -> Handler:
+    """What the child does. Its imports are its own: the parent needs neither to know what the child learnt."""
+    collector = None
+
+    def handle(request: Tuple[object, ...]) -> object:
+        nonlocal collector
+        if request[0] == "inspect":
+            from .._process.inspect import inspect
+
+            _kind, pids, untitled = request
+            return inspect(pids, proc, dev, untitled, beat)  # type: ignore[arg-type]
+        from .nvml import NvmlCollector, Skips
+
+        if collector is None:
+            collector = NvmlCollector(lambda call, index: beat(call if index is None else "%s on GPU %d" % (call, index)))
+        _kind, only, processes, depth, skips = request
+        return collector.read(only, processes, depth, Skips(skips))  # type: ignore[arg-type]
+
+    return handle
+
+
+def _lose(skips: List[_Skip], gone: WorkerGone) -> bool:
+    """Note a call that did not return as one not to make again; False when nothing can be read without it."""
+    match = _STEP.match(gone.step)
+    if match is None or match.group("index") is None:
+        return False
+    function, index = match.group("function"), int(match.group("index"))
+    code = raw.HUNG if gone.hung else raw.CRASHED
+    if any(name == function for name, _gpu, _code in skips):
+        skips.append((function, None, code))  # it is the function, not the GPU
+    elif any(gpu == index for _name, gpu, _code in skips):
+        skips.append((None, index, code))  # it is the GPU, not the function
+    else:
+        skips.append((function, index, code))
+    return True

@@ -1,0 +1,34 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The driver's process lists joined: one entry per process."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from . import raw
+
+
+def merge(entries: Sequence[raw.RawProcess]) -> List[Tuple[int, str, Optional[int]]]:
+    """Entries of all lists by pid: (pid, types joined with +, bytes).
+
+    A process in two lists (compute and graphics) shows the same memory in both: the larger counts. One with several MIG
+    instances has memory in each: they are added. A part that is not reported makes the whole unknown.
+    """
+    kinds: Dict[int, List[str]] = {}
+    parts: Dict[int, Dict[Tuple[Optional[int], Optional[int]], Optional[int]]] = {}
+    for entry in entries:
+        of_pid = kinds.setdefault(entry.pid, [])
+        if entry.kind not in of_pid:
+            of_pid.append(entry.kind)
+        where = (entry.gpu_instance_id, entry.compute_instance_id)
+        mine = parts.setdefault(entry.pid, {})
+        before = mine.get(where)
+        mine[where] = entry.used if before is None else before if entry.used is None else max(before, entry.used)
+    merged: List[Tuple[int, str, Optional[int]]] = []
+    for pid in sorted(kinds):
+        sizes = list(parts[pid].values())
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        merged.append((pid, "+".join(sorted(kinds[pid])), total))
+    return merged
