@@ -44,6 +44,9 @@ lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on r
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-test"; exit 1; }
 	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/sim tests/e2e -q
 
+bench: venv ## Measure against what people do by hand, on a lab host (root)
+	@PYTHONPATH=tests $(PY) -m bench.reclaim
+
 build: venv ## Build the collection's tarball into build/
 	@$(PY) tests/gates/tarball.py
 

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""gpu_reclaim against the clean-up that people do by hand, on the same host, with the same server, in the same run.
+
+By hand: stop the unit, and kill it when that takes too long; sleep 3; kill what is left by name; sleep 5; kill what has the device
+nodes open; sleep 2; look at nvidia-smi and go on. Both are timed on the host. A claim is early when the driver still held
+the server's memory at the moment when the clean-up said it was done.
+
+    PYTHONPATH=tests python3 -m bench.reclaim
+
+Exits 1 unless gpu_reclaim is at least five times as fast where the memory returns at once, and never early.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab import Host, HostSpec, Lab
+from lab.places import state_dir
+from lab.record import load
+
+ROOT = Path(__file__).resolve().parents[2]
+GPUS = (0, 1, 2, 3)
+WORKER_MIB = 96801
+FREE_MIB = 1024
+FASTER = 5.0
+
+UNIT = """[Service]
+ExecStart=/opt/vllm/bin/vllm serve /models/MiniMax-M2.5 --served-model-name m --tensor-parallel-size 4 --max-model-len 8192 --port 8000
+Environment=CUDA_VISIBLE_DEVICES=0,1,2,3 HOME=/root HF_HUB_OFFLINE=1
+KillMode=mixed
+Restart=always
+TimeoutStopSec=600
+"""
+
+BY_HAND = """
+timeout 10 systemctl stop vllm-m || systemctl kill -s KILL vllm-m
+sleep 3
+pkill -9 -f VLLM:: || true
+sleep 5
+for fd in /proc/[0-9]*/fd; do readlink $fd/* 2>/dev/null | grep -q '^/dev/nvidia' && kill -9 $(basename $(dirname $fd)); done
+sleep 2
+nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits >/dev/null
+"""
+
+
+@dataclass(frozen=True)
+class Story:
+    """One situation: how late each GPU's memory comes back, and how the server behaves."""
+
+    title: str
+    delays: tuple[float, ...]
+    behaviours: dict[str, Any]
+
+
+STORIES = (
+    Story("memory returns at once", (0, 0, 0, 0), {}),
+    Story("one GPU 4 s late", (0, 0, 4, 0), {}),
+    Story("one GPU 14 s late", (0, 0, 0, 14), {}),
+    Story("server ignores SIGTERM", (0, 0, 0, 0), {"ignore_sigterm": True}),
+    Story("workers escape and ignore SIGTERM", (1, 1, 1, 1), {"orphan_workers": True, "escape_cgroup": True}),
+)
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds on the host, and for how many seconds the claim came too early (0: it was true)."""
+
+    seconds: float
+    early: float
+
+
+def start(host: Host, story: Story) -> None:
+    """Serve, and wait until every worker holds its memory."""
+    host.gpu.clear()
+    host.vllm.clear()
+    host.vllm.behave("*", load_seconds=0.5, worker_mib=WORKER_MIB, **story.behaviours)
+    for gpu, delay in zip(GPUS, story.delays, strict=True):
+        host.gpu.set(gpu, release_delay_s=float(delay))
+    host.write("/etc/systemd/system/vllm-m.service", UNIT)
+    host.run("systemctl daemon-reload; systemctl start vllm-m")
+    deadline = time.monotonic() + 60
+    while any(host.gpu.used_mib(gpu) < WORKER_MIB for gpu in GPUS):
+        assert time.monotonic() < deadline, host.journal("vllm-m.service")
+        time.sleep(0.05)
+
+
+def early(host: Host) -> float:
+    """How long after the claim the last of the memory came back."""
+    claimed = time.monotonic()
+    while any(host.gpu.used_mib(gpu) > FREE_MIB for gpu in GPUS):
+        if time.monotonic() - claimed > 60:
+            return float("inf")
+        time.sleep(0.02)
+    waited = time.monotonic() - claimed
+    return waited if waited > 0.25 else 0.0  # the time it takes to ask
+
+
+def by_hand(host: Host) -> Took:
+    """The pipeline, timed by the host."""
+    script = "begun=$(date +%s.%N)\n" + BY_HAND + 'echo "$begun $(date +%s.%N)"\n'
+    # From a file: on a command line, pkill -f would find the script itself.
+    host.write("/root/by-hand.sh", script)
+    begun, ended = host.run("sh /root/by-hand.sh", timeout=120).stdout.split()[-2:]
+    took = Took(float(ended) - float(begun), early(host))
+    host.run("systemctl stop vllm-m; systemctl reset-failed; pkill -9 '^VLLM::' || true")
+    return took
+
+
+def by_module(host: Host) -> Took:
+    """One task, timed by the host."""
+    command = [
+        str(Path(sys.executable).parent / "ansible"), host.name, "-i", "inventories/lab", "-m", "gpufleet.vllm.gpu_reclaim",
+        "-a", json.dumps({"scope": "services", "services": ["vllm-m"], "gpus": list(GPUS), "grace": 10}),
+    ]
+    env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180, check=False)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    result = json.JSONDecoder().raw_decode(done.stdout.partition("=> ")[2])[0]
+    return Took(float(result["timings"]["total"]), early(host) if result["freed"] else float("inf"))
+
+
+def main() -> int:
+    """Run every story both ways and print the table."""
+    was_up = load(state_dir()) is not None
+    fleet = Lab.up(specs=(HostSpec("gpu01"),)) if not was_up else Lab.up(hosts=1)
+    host = fleet.hosts["gpu01"]
+    host.reset()
+    failures: list[str] = []
+    print(f"{'':36}{'by hand':>22}{'gpu_reclaim':>22}")
+    try:
+        for story in STORIES:
+            start(host, story)
+            hand = by_hand(host)
+            start(host, story)
+            module = by_module(host)
+            print(f"{story.title:36}{_cell(hand):>22}{_cell(module):>22}   {hand.seconds / module.seconds:.1f} x", flush=True)
+            if module.early:
+                failures.append(f"gpu_reclaim claimed too early: {story.title}")
+            if story is STORIES[0] and hand.seconds < FASTER * module.seconds:
+                failures.append(f"gpu_reclaim is not {FASTER:g} times as fast where the memory returns at once")
+    finally:
+        if was_up:
+            host.reset()
+        else:
+            fleet.down()
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _cell(took: Took) -> str:
+    return f"{took.seconds:.1f} s" + (f", {took.early:.1f} s early" if took.early else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
