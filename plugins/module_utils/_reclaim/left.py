@@ -152,7 +152,10 @@ def of_survivor(pid: int, name: str, state: str, wchan: Optional[str]) -> Unkill
         )
     else:
         what = _KERNEL_STATES.get(state, "in state %s" % state)
-        advice = "It is %s and no signal ends it: reboot the host, or reset the GPU once nothing else uses it." % what
+        advice = (
+            "It is %s and no signal ends it: reboot the host, or reset the GPU once nothing else uses it. (If its cgroup is frozen,"
+            " thaw it: then it ends of the signal it already has.)" % what
+        )
     return Unkillable(pid, name, state, wchan, advice, needs_reboot=True)
 
 

@@ -156,6 +156,12 @@ class _Run:
     def _held(self) -> List[Held]:
         fates = {key: "survived SIGKILL" for key, each in self.done.signalled.items() if each.outcome == "survived"}
         fates.update({key: skip.reason for key, skip in self.done.refused.items()})
+        for holder in self.view.holders:
+            stopped = None if holder.unit is None else self.done.stopped.get(holder.unit)
+            if stopped is not None and not stopped.ok:
+                fates[holder.identity] = "its unit was stopped, and it survived SIGKILL"
+            elif stopped is not None and self.done.attempts.get((stopped.unit, stopped.uid), 0) >= _ROUNDS:
+                fates[holder.identity] = "its unit is started again each time it is stopped"
         return what_is_held(self.view, self.plan, self.limits, fates)
 
     def _stale(self) -> List[ShmEntry]:

@@ -47,6 +47,7 @@ class _Stopping:
         self.asked_at: Optional[float] = None
         self.killed_at: Optional[float] = None
         self.last_kill = 0.0
+        self.was_killed = False
         self.result: Optional[StoppedUnit] = None
 
     def finish(self, result: str, now: float, survivors: Tuple[int, ...] = (), detail: Optional[str] = None) -> None:
@@ -108,6 +109,8 @@ def _step(task: _Stopping, status: UnitStatus, stop_timeout: float, clock: Clock
     now = clock.monotonic()
     ref = task.ref
     if status.inactive:
+        # systemd kills by itself what is over its own time-out
+        task.was_killed = task.killed_at is not None or status.result == "timeout"
         _sweep(task, stop_timeout, clock, root)
         return
     try:
@@ -138,10 +141,10 @@ def _sweep(task: _Stopping, grace: float, clock: Clock, root: str) -> None:
     if left is None:
         return  # it is being started again at this moment; the next look decides
     if not left:
-        task.finish("stopped" if task.killed_at is None else "killed", clock.monotonic())
+        task.finish("killed" if task.was_killed else "stopped", clock.monotonic())
         return
     # After a KILL of the whole unit nothing is left to be gentle with.
-    survivors = end_all(left, 0.0 if task.killed_at is not None else grace, KILL_WAIT_S, clock, root)
+    survivors = end_all(left, 0.0 if task.was_killed else grace, KILL_WAIT_S, clock, root)
     if survivors:
         task.finish("failed", clock.monotonic(), tuple(survivors), "processes of it survived SIGKILL")
     else:

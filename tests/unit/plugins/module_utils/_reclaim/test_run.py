@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.identity import ProvenProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import processes, reset
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import processes, reset, units
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.result import ReclaimResult
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
@@ -183,6 +183,18 @@ def test_a_wedged_unit_is_killed_as_a_whole(machine: Machine) -> None:
     assert result.freed and [each.result for each in result.stopped_units] == ["killed"]
 
 
+def test_a_unit_that_survives_even_kill_is_named_with_its_processes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "KILL_WAIT_S", 0.2)
+    pid = machine.spawn(vllm=True)
+    in_unit(machine, "vllm-a.service", pid, after=None, killable=False)
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, scope="services", services=("vllm-a",), grace=0.2, timeout=2.0)
+    result = caught.value.result
+    assert [each["pid"] for each in result["unkillable"]] == [pid] and result["reboot_required"] is True
+    assert "its unit was stopped, and it survived SIGKILL" in caught.value.msg
+    assert "Unit vllm-a.service could not be stopped: it is still deactivating" in caught.value.msg
+
+
 def test_what_a_stopped_unit_leaves_outside_its_cgroup_is_seen_and_ended(machine: Machine) -> None:
     inside = machine.spawn(vllm=True, gpus=[0])
     in_unit(machine, "vllm-a.service", inside)
@@ -217,6 +229,7 @@ def test_a_unit_that_something_starts_again_and_again_is_reported(machine: Machi
     with pytest.raises(GpuFleetError) as caught:
         do(machine, scope="services", services=(unit,), timeout=20.0)
     assert "Unit %s is started again by something each time it is stopped" % unit in caught.value.msg
+    assert "MiB): its unit is started again each time it is stopped" in caught.value.msg
     assert machine.systemd.log.count(("stop", unit)) == 3
 
 

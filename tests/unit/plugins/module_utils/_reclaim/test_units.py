@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Iterator
 
 import pytest
@@ -51,6 +52,14 @@ def test_a_wedged_unit_is_killed_as_a_whole_after_its_time() -> None:
     stopped = stop_unit(manager, UNIT, 3.0, clock)  # type: ignore[arg-type]
     assert stopped.result == "killed" and 3.0 <= stopped.seconds <= 3.2
     assert manager.log == [("stop", UNIT), ("kill", UNIT)]
+
+
+def test_a_unit_that_systemd_itself_had_to_kill_did_not_just_stop() -> None:
+    clock = FakeClock()
+    manager = systemd(clock, a=Behaviour(after=1.0))
+    manager.on_stopped = lambda unit: manager.units.update({unit: replace(manager.units[unit], active_state="failed", result="timeout")})
+    stopped = stop_unit(manager, UNIT, 20.0, clock)  # type: ignore[arg-type]
+    assert (stopped.result, manager.log) == ("killed", [("stop", UNIT)])
 
 
 def test_a_unit_that_survives_even_that_is_reported_in_time() -> None:
