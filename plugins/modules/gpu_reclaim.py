@@ -193,6 +193,7 @@ msg:
   description: What is still held, by whom, and what to do next.
   returned: when memory is still held at the end
   type: str
+  sample: "GPU 0 still holds 1500 MiB (1024 MiB count as free): process 4711 (train.py, user alice) holds 1500 MiB."
 freed:
   description:
     - Whether every selected GPU is at or under O(max_used_mib) and stable, as the driver says.

@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 _LIMIT_S = 240.0
 
 
-def module(host: Host, name: str, /, *words: str, **arguments: Any) -> dict[str, Any]:
+def module(host: Host, module_name: str, /, *words: str, **arguments: Any) -> dict[str, Any]:
     """The result of a module of the collection; ``words`` are options of the command (``--check``).
 
     The result has ``failed`` in any case, and under ``shown`` all that Ansible printed.
     """
-    command = [str(Path(sys.executable).parent / "ansible"), host.name, "-i", "inventories/lab", "-m", f"gpufleet.vllm.{name}"]
+    command = [str(Path(sys.executable).parent / "ansible"), host.name, "-i", "inventories/lab", "-m", f"gpufleet.vllm.{module_name}"]
     command += [*(["-a", json.dumps(arguments)] if arguments else []), *words]
     env = {**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=_LIMIT_S, check=False)

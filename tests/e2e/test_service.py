@@ -59,7 +59,7 @@ def one(lab: Lab) -> Iterator[Host]:
 
 def test_the_life_of_a_service(each: Host) -> None:
     """Create, repeat, change, stop, start, restart, remove; each in check mode, for real, and again."""
-    for parameters, state, running in [
+    steps: list[tuple[dict[str, Any], str, bool]] = [
         ({}, "started", True),
         ({"args": {**SMALL["args"], "max_num_seqs": 64}}, "started", True),
         ({"enabled": True}, "started", True),
@@ -68,7 +68,8 @@ def test_the_life_of_a_service(each: Host) -> None:
         ({"env": {"GREETING": "a b%c $d \"e\""}}, "present", True),
         ({"env": {"GREETING": "a b%c $d \"e\""}}, "started", True),
         ({}, "absent", False),
-    ]:
+    ]
+    for parameters, state, running in steps:
         files, before = each.run(FILES).stdout, show(each)
         planned = service(each, "--check", "--diff", state=state, **parameters)
         assert (each.run(FILES).stdout, show(each)) == (files, before), f"check mode changed something for {state}"
