@@ -193,7 +193,9 @@ msg:
   description: What is still held, by whom, and what to do next.
   returned: when memory is still held at the end
   type: str
-  sample: "GPU 0 still holds 1500 MiB (1024 MiB count as free): process 4711 (train.py, user alice) holds 1500 MiB."
+  sample: >-
+    GPU memory is still held after 2.1 s. GPU 0: 1502 MiB used, at most 1024 count as free, held by python3 (pid 4711, user alice,
+    1500 MiB): it is no orphan. Next: select other GPUs, or widen the scope to what may be ended, or accept it with accept: in_use.
 freed:
   description:
     - Whether every selected GPU is at or under O(max_used_mib) and stable, as the driver says.
