@@ -20,7 +20,7 @@ from .left import DIRTY, Held, all_in_use, failure_message, of_survivor, of_zomb
 from .look import look
 from .plan import make_plan
 from .ports import Ports
-from .proof import Proof, prove_free, why_not_free
+from .proof import Proof, held_mib, prove_free, why_not_free
 from .request import ReclaimRequest, check
 from .reset import reset_gpus
 from .result import ReclaimResult, of_run, planned
@@ -32,6 +32,8 @@ _ROUNDS = 3
 # Between two looks at processes and units while the memory is watched; the first comes sooner.
 _LOOK_S = 1.0
 _FIRST_LOOK_S = 0.2
+# How long something has to look out of reach before it is taken for that.
+_DOUBT_S = 0.8
 # Settle time where no process is there that could take memory: enough to see memory that is in motion.
 _IDLE_SETTLE_S = 0.15
 # What a reset and the proof after it may need of the whole time, where a reset is allowed.
@@ -86,7 +88,8 @@ class _Run:
         self.plan = make_plan(request, self.view)
         self.next: Optional[Plan] = None
         self._next_look = 0.0
-        self._doubts = 0
+        self._last_used: Optional[Tuple[Optional[int], ...]] = None
+        self._doubted_at: Optional[float] = None
 
     def plan_only(self) -> ReclaimResult:
         shm: List[ShmEntry] = self._stale() if self.request.clean_shm else []
@@ -205,7 +208,7 @@ class _Run:
         return min(self.request.effective_grace, max(0.0, self.deadline.remaining / 2.0))
 
     def _prove(self, reserve: float) -> Proof:
-        self.next = None
+        self.next = self._last_used = None
         self._next_look = self.ports.clock.monotonic() + _FIRST_LOOK_S if self.done.changed else 0.0
         start = self.ports.clock.monotonic()
         proof = prove_free(
@@ -231,9 +234,14 @@ class _Run:
             return min(self.request.settle, _IDLE_SETTLE_S)
         return self.request.settle
 
-    def _give_up(self, _snapshot: Snapshot) -> Optional[str]:
-        """Asked while memory is held: look who holds it, and stop waiting when there is more to do or nothing to wait for."""
-        if self.ports.clock.monotonic() < self._next_look:
+    def _give_up(self, snapshot: Snapshot) -> Optional[str]:
+        """Asked while memory is held: look who holds it, and stop waiting when there is more to do or nothing to wait for.
+
+        Looking at processes and units costs more than reading the memory, so it is done now and then, and when memory moved.
+        """
+        used = tuple(held_mib(gpu) for gpu in snapshot.gpus)
+        moved, self._last_used = self._last_used not in (None, used), used
+        if self.ports.clock.monotonic() < self._next_look and not moved:
             return None
         self._look()
         if not self.view.snapshot.available:
@@ -247,10 +255,13 @@ class _Run:
         held = self._held()
         if all_in_use(held):
             return "what is held belongs to running processes that were left alone"
-        # A process on its way out looks for a moment like one that nobody can reach: only what two looks saw counts.
+        # A process on its way out looks for a moment like one that nobody can reach: only what stays so counts.
         reason = out_of_reach(held, self.view, self.plan)
-        self._doubts = 0 if reason is None else self._doubts + 1
-        return reason if self._doubts > 1 else None
+        now = self.ports.clock.monotonic()
+        if reason is None or self._doubted_at is None:
+            self._doubted_at = None if reason is None else now
+            return None
+        return reason if now - self._doubted_at >= _DOUBT_S else None
 
     def _reset(self) -> bool:
         """Reset what is held by nothing that a person could name; whether any GPU was reset."""

@@ -9,7 +9,7 @@ import os
 
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.trees import grow
 
-TREES = int(os.environ.get("GPUFLEET_TREES", "60"))
+TREES = int(os.environ.get("GPUFLEET_TREES", "50"))
 SEED = int(os.environ.get("GPUFLEET_TREES_SEED", "1"))
 
 
