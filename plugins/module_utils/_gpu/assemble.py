@@ -13,6 +13,9 @@ from .host import MemInfo
 from .lists import merge
 from .types import Gpu, GpuProcess, MigDevice, Snapshot, memory_sums
 
+# Says who is on a GPU.
+OnGpu = Callable[[raw.RawGpu], Tuple[GpuProcess, ...]]
+
 MIB = 1 << 20
 # Nothing has as much as this; a larger number is a misread or "unknown".
 _ABSURD = 1 << 50
@@ -29,15 +32,11 @@ _RECOVERY: Dict[str, Tuple[str, str]] = {
 }
 
 
-def _nobody(_gpu: raw.RawGpu) -> Tuple[GpuProcess, ...]:
-    return ()
-
-
 def assemble(
     reading: raw.RawReading,
     pci: Optional[Sequence[str]] = None,
     memory: Optional[MemInfo] = None,
-    processes: Callable[[raw.RawGpu], Tuple[GpuProcess, ...]] = _nobody,
+    processes: Optional[OnGpu] = None,
 ) -> Snapshot:
     """The snapshot that a reading amounts to. ``pci`` are the GPUs on the bus, ``memory`` the host's own, ``processes`` says who is on
     a GPU (see attribution.py)."""
@@ -56,7 +55,7 @@ def assemble(
             pci_count=pci_count,
             processes_reliable=False,
         )
-    gpus = tuple(_gpu(each, memory, processes(each)) for each in reading.gpus)
+    gpus = tuple(_gpu(each, memory, () if processes is None else processes(each)) for each in reading.gpus)
     total, used, free = memory_sums(gpus)
     hung = [each for each in reading.gpus if raw.HUNG in (each.code, each.memory_code)]
     if reading.gpus and total is None and len(hung) == len(reading.gpus):

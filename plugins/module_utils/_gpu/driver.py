@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from typing import TYPE_CHECKING, FrozenSet, Iterable, List, Optional, Tuple, cast
+from typing import TYPE_CHECKING, Callable, FrozenSet, Iterable, List, Mapping, Optional, Tuple, cast
 
 from .._core.runner import Runner
 from . import host, raw
@@ -57,14 +57,23 @@ class Driver:
             self._worker.close()
             self._worker = None
 
-    def look(self, pids: Iterable[int], untitled: FrozenSet[int]) -> Inspection:
+    def look(self, pids: Iterable[int], holders: Mapping[int, FrozenSet[str]], untitled: FrozenSet[int]) -> Inspection:
         """Look at processes (see _process/inspect.py). Raises WorkerGone."""
-        return cast("Inspection", self._ask(("inspect", sorted(pids), untitled), min(self._timeout, IMPATIENT_S)))
+        request = ("inspect", sorted(pids), dict(holders), untitled)
+        return cast("Inspection", self._ask(request, min(self._timeout, IMPATIENT_S)))
 
-    def read(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
-        """One reading; arguments as for the backends."""
+    def read(
+        self,
+        only: Optional[FrozenSet[int]],
+        processes: bool,
+        depth: int,
+        meanwhile: Optional[Callable[[], None]] = None,
+    ) -> raw.RawReading:
+        """One reading; arguments as for the backends. ``meanwhile`` is called while the driver is being asked."""
+        if not self._use_nvml and meanwhile is not None:
+            meanwhile()
         if self._use_nvml:
-            reading = self._read_nvml(only, processes, depth)
+            reading = self._read_nvml(only, processes, depth, meanwhile)
             failure = reading.failure
             if failure is None or not self._may_fall_back or failure.reason not in ("error", "library_missing"):
                 return self._explain(reading)
@@ -100,15 +109,18 @@ class Driver:
             self._smi = SmiCollector(self._runner, self._timeout, self._proc)
         return self._smi.read(only, processes, depth)
 
-    def _read_nvml(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
+    def _read_nvml(
+        self, only: Optional[FrozenSet[int]], processes: bool, depth: int, meanwhile: Optional[Callable[[], None]]
+    ) -> raw.RawReading:
         skips: List[_Skip] = []
         notes: List[str] = []
         while True:
             # once something hung, the rest is asked with less patience: one slow GPU must not cost the time-out eight times
             patience = self._timeout if not skips else min(self._timeout, IMPATIENT_S)
             try:
-                reading = cast(raw.RawReading, self._ask(("nvml", only, processes, depth, skips), patience))
+                reading = cast(raw.RawReading, self._ask(("nvml", only, processes, depth, skips), patience, meanwhile))
             except WorkerGone as gone:
+                meanwhile = None
                 notes.append(gone.detail)
                 if not _lose(skips, gone) or len(notes) > _MAX_LOSSES:
                     reason = "driver_hung" if gone.hung else "error"
@@ -119,12 +131,12 @@ class Driver:
                 self.close()  # the library keeps what it learnt at its first start: begin afresh next time
             return reading
 
-    def _ask(self, request: object, timeout: float) -> object:
+    def _ask(self, request: object, timeout: float, meanwhile: Optional[Callable[[], None]] = None) -> object:
         if self._worker is None:
             proc, dev = self._proc, self._dev
             self._worker = Worker(lambda beat: _handler(beat, proc, dev))
         try:
-            answer: object = self._worker.ask(request, timeout)
+            answer: object = self._worker.ask(request, timeout, meanwhile)
         except WorkerGone:
             self._worker = None
             raise
@@ -140,8 +152,8 @@ def _handler(beat: Beat, proc: str, dev: str) -> Handler:
         if request[0] == "inspect":
             from .._process.inspect import inspect
 
-            _kind, pids, untitled = request
-            return inspect(pids, proc, dev, untitled, beat)  # type: ignore[arg-type]
+            _kind, pids, holders, untitled = request
+            return inspect(pids, holders, proc, dev, untitled, beat)  # type: ignore[arg-type]
         from .nvml import NvmlCollector, Skips
 
         if collector is None:

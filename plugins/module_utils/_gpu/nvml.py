@@ -159,18 +159,20 @@ class NvmlCollector:
         return devices
 
     def _mig_device(self, nvml: Nvml, instance: ctypes.c_void_p, place: int) -> raw.RawMig:
-        device = raw.RawMig(
+        code, memory = raw.SUCCESS, None
+        try:
+            memory = nvml.memory(instance)
+        except NvmlError as exc:
+            code = exc.code
+        return raw.RawMig(
             place,
             uuid=self._try(lambda: nvml.uuid(instance)),
             name=self._try(lambda: nvml.name(instance)),
             gpu_instance_id=self._try(lambda: nvml.gpu_instance_id(instance)),
             compute_instance_id=self._try(lambda: nvml.compute_instance_id(instance)),
+            code=code,
+            memory=memory,
         )
-        try:
-            device.memory = nvml.memory(instance)
-        except NvmlError as exc:
-            device.code = exc.code
-        return device
 
     def _optional(self, call: Callable[[], T]) -> Optional[T]:
         """A value that may be missing, except where its error says that the whole GPU is gone."""

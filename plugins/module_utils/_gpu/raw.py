@@ -9,7 +9,7 @@ Memory is in bytes here, as NVML gives it. Whatever could not be read is None, w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 # NVML's return codes that mean something of their own here.
 SUCCESS = 0
@@ -77,8 +77,7 @@ def code_text(code: int) -> str:
     return CODE_TEXTS.get(code, "NVML error %d" % code)
 
 
-@dataclass
-class RawMemory:
+class RawMemory(NamedTuple):
     """Bytes. ``reserved`` None: the driver counts its reserve as used."""
 
     total: int
@@ -87,8 +86,7 @@ class RawMemory:
     reserved: Optional[int] = None
 
 
-@dataclass
-class RawProcess:
+class RawProcess(NamedTuple):
     """One entry of one list. ``kind`` is C, G or M; the instance ids are those of MIG, None elsewhere."""
 
     pid: int
@@ -134,8 +132,7 @@ class RawGpu:
     bad_processes: int = 0
 
 
-@dataclass
-class Failure:
+class Failure(NamedTuple):
     """Why nothing could be read; ``reason`` as in the contract. ``absent``: what would read the driver is not installed."""
 
     reason: str

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import TracebackType
-from typing import Callable, FrozenSet, List, Optional, Sequence, Type
+from typing import TYPE_CHECKING, Callable, FrozenSet, List, Optional, Sequence, Tuple, Type
 
 from .._core.errors import GpuFleetError
 from .._core.runner import Runner
 from . import host, raw
-from .assemble import assemble
+from .assemble import OnGpu, assemble
 from .driver import Driver
-from .select import resolve
 from .types import Gpu, Snapshot, memory_sums
+
+if TYPE_CHECKING:
+    from .look import Look
 
 BACKENDS = ("auto", "nvml", "nvidia_smi")
 
@@ -67,15 +69,15 @@ def open_reader(
         raise GpuFleetError("Unknown backend '%s': use one of %s." % (backend, ", ".join(BACKENDS)))
     runner = runner or Runner()
     driver = Driver(backend, timeout, runner, proc_root, dev_root)
-    places = _Places(proc_root, sys_root, run_root)
+    places = _Places(proc_root, sys_root, dev_root, run_root)
     return _HostReader(driver, unit_state or _systemctl(runner), places, protect, quick)
 
 
 class _Places:
     """Where the host's pseudo file systems are."""
 
-    def __init__(self, proc: str, sys: str, run: str) -> None:
-        self.proc, self.sys, self.run = proc, sys, run
+    def __init__(self, proc: str, sys: str, dev: str, run: str) -> None:
+        self.proc, self.sys, self.dev, self.run = proc, sys, dev, run
 
 
 class _HostReader(GpuReader):
@@ -98,19 +100,13 @@ class _HostReader(GpuReader):
 
     def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
         only = self._indices(gpus)
-        reading = self._read(only, processes, raw.MEMORY if self._quick and not processes else raw.FULL)
+        reading, on_gpu = self._with_processes(only) if processes else (self._memory(only), None)
         memory = host.meminfo(self._places.proc)
-        if processes and reading.failure is None:
-            # not at the top: a loop that only watches memory needs none of it
-            from .look import look
-
-            own = self._places.proc, self._places.run
-            attribution = look(reading, self._driver, own, self._unit_state, self._protect)
-            snapshot = assemble(reading, self._pci_gpus(), memory, attribution.on)
-        else:
-            snapshot = assemble(reading, self._pci_gpus(), memory)
+        snapshot = assemble(reading, self._pci_gpus(), memory, on_gpu)
         if not gpus or not snapshot.available:
             return snapshot
+        from .select import resolve  # a reading of all GPUs needs no selection
+
         if only is not None and len(snapshot.gpus) < len(only):
             resolve(gpus, self._known_gpus())  # raises, and names what there is
         return _narrowed(snapshot, resolve(gpus, snapshot.gpus))
@@ -118,8 +114,36 @@ class _HostReader(GpuReader):
     def close(self) -> None:
         self._driver.close()
 
-    def _read(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
-        reading = self._driver.read(only, processes, depth)
+    def _memory(self, only: Optional[FrozenSet[int]]) -> raw.RawReading:
+        return self._read(only, False, raw.MEMORY if self._quick else raw.FULL)
+
+    def _with_processes(self, only: Optional[FrozenSet[int]]) -> Tuple[raw.RawReading, Optional[OnGpu]]:
+        """A reading, and who is on its GPUs."""
+        look: List[Look] = []
+
+        def begin() -> None:
+            # not at the top: a loop that only watches memory needs none of it, and here the driver is at work meanwhile
+            from .look import Look
+
+            roots = self._places.proc, self._places.dev, self._places.run
+            look.append(Look(self._driver, roots, self._unit_state, self._protect))
+            look[0].begin()
+
+        reading = self._read(only, True, raw.FULL, begin)
+        if reading.failure is not None:
+            return reading, None
+        if not look:
+            begin()  # the child was dead before it could be asked
+        return reading, look[0].finish(reading).on
+
+    def _read(
+        self,
+        only: Optional[FrozenSet[int]],
+        processes: bool,
+        depth: int,
+        meanwhile: Optional[Callable[[], None]] = None,
+    ) -> raw.RawReading:
+        reading = self._driver.read(only, processes, depth, meanwhile)
         _fill_addresses(reading, self._pci_gpus(), self._places.proc)
         return reading
 
@@ -130,6 +154,8 @@ class _HostReader(GpuReader):
             return None
         if all(word.isdigit() for word in words):
             return frozenset(int(word) for word in words)
+        from .select import resolve
+
         known = self._known_gpus()
         return frozenset(gpu.index for gpu in resolve(words, known)) if known else None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from .._core.runner import Completed, Runner
@@ -209,7 +210,7 @@ def find_smi() -> Optional[str]:
 def _named(device: raw.RawMig, named: Sequence[raw.RawMig]) -> raw.RawMig:
     for other in named:
         if other.index == device.index:
-            device.uuid, device.name = other.uuid, other.name
+            return replace(device, uuid=other.uuid, name=other.name)
     return device
 
 

@@ -63,9 +63,12 @@ class Worker:
         """The child's pid."""
         return self._pid
 
-    def ask(self, request: Any, timeout: float) -> Any:
-        """The answer to a request. Raises WorkerGone when a step takes longer than ``timeout`` seconds or the child dies (the
-        worker is closed then), RuntimeError with the child's traceback when the handler raised."""
+    def ask(self, request: Any, timeout: float, meanwhile: Optional[Callable[[], None]] = None) -> Any:
+        """The answer to a request; ``meanwhile`` is called while the child works on it.
+
+        Raises WorkerGone when a step takes longer than ``timeout`` seconds or the child dies (the worker is closed then),
+        RuntimeError with the child's traceback when the handler raised.
+        """
         if not self._alive:
             raise WorkerGone("", False, "the reading process has ended")
         self._note("", time.monotonic())
@@ -74,6 +77,8 @@ class Worker:
             os.write(self._requests, _LENGTH.pack(len(payload)) + payload)
         except BrokenPipeError:
             raise self._died() from None
+        if meanwhile is not None:
+            meanwhile()
         header = self._receive(_LENGTH.size, timeout)
         success, value = pickle.loads(self._receive(_LENGTH.unpack(header)[0], timeout))
         if not success:
@@ -92,11 +97,11 @@ class Worker:
         while len(parts) < size:
             started, step = self._step()
             left = started + timeout - time.monotonic()
-            if left <= 0:
+            if not poller.poll(max(0, int(left * 1000) + 1)):
+                if left > 0 or self._step()[0] != started:
+                    continue  # the step may have moved on meanwhile: look again
                 self._stop()
                 raise WorkerGone(step, True, "%s did not answer within %g s" % (step or "the driver", timeout))
-            if not poller.poll(int(left * 1000) + 1):
-                continue  # the step may have moved on meanwhile: look again
             part = os.read(self._answers, size - len(parts))
             if not part:
                 raise self._died()

@@ -16,28 +16,25 @@ _UNIT_SUFFIXES = (".service", ".scope", ".socket", ".mount", ".swap")
 _ID = "(?P<id>[0-9a-f]{64})"
 
 # How container runtimes name the cgroup of a container, one path component each. The first match from the root decides.
-_CONTAINER_COMPONENTS: Tuple[Tuple[str, "re.Pattern[str]"], ...] = tuple(
-    (runtime, re.compile(pattern + "$"))
-    for runtime, pattern in (
-        ("docker", "docker-%s\\.scope" % _ID),
-        ("podman", "libpod-(?:conmon-|payload-)?%s(?:\\.scope)?" % _ID),
-        ("containerd", "(?:.*:)?cri-containerd[-:]%s(?:\\.scope)?" % _ID),
-        ("containerd", "(?:nerdctl|containerd)-%s\\.scope" % _ID),
-        ("cri-o", "crio-(?:conmon-)?%s(?:\\.scope)?" % _ID),
-        ("lxc", "lxc\\.(?:payload|monitor)\\.(?P<id>.+)"),
-        ("systemd-nspawn", "systemd-nspawn@(?P<id>.+)\\.service"),
-        ("libvirt", "machine-(?:qemu|lxc)(?:\\\\x2d|-)(?P<id>.+)\\.scope"),
-        ("systemd-nspawn", "machine-(?P<id>.+)\\.scope"),
-        ("slurm", "(?P<id>job_[0-9]+)"),
-    )
+_CONTAINER_COMPONENTS: Tuple[Tuple[str, str], ...] = (
+    ("docker", "docker-%s\\.scope$" % _ID),
+    ("podman", "libpod-(?:conmon-|payload-)?%s(?:\\.scope)?$" % _ID),
+    ("containerd", "(?:.*:)?cri-containerd[-:]%s(?:\\.scope)?$" % _ID),
+    ("containerd", "(?:nerdctl|containerd)-%s\\.scope$" % _ID),
+    ("cri-o", "crio-(?:conmon-)?%s(?:\\.scope)?$" % _ID),
+    ("lxc", "lxc\\.(?:payload|monitor)\\.(?P<id>.+)$"),
+    ("systemd-nspawn", "systemd-nspawn@(?P<id>.+)\\.service$"),
+    ("libvirt", "machine-(?:qemu|lxc)(?:\\\\x2d|-)(?P<id>.+)\\.scope$"),
+    ("systemd-nspawn", "machine-(?P<id>.+)\\.scope$"),
+    ("slurm", "(?P<id>job_[0-9]+)$"),
 )
 
 # Runtimes that use plain directories: the component after these is the container (or, for Kubernetes, a bare 64-digit id).
 _CONTAINER_PARENTS = {"docker": "docker", "lxc": "lxc", "lxc.payload": "lxc", "libpod_parent": "podman"}
-_BARE_ID = re.compile(_ID + "$")
-_USER_MANAGER = re.compile(r"user@(\d+)\.service$")
-_USER_SLICE = re.compile(r"user-(\d+)\.slice$")
-_SESSION = re.compile(r"session-(.+)\.scope$")
+_BARE_ID = _ID + "$"
+_USER_MANAGER = r"user@(\d+)\.service$"
+_USER_SLICE = r"user-(\d+)\.slice$"
+_SESSION = r"session-(.+)\.scope$"
 
 
 def owner_of(text: str) -> CgroupOwner:
@@ -53,13 +50,13 @@ def owner_of(text: str) -> CgroupOwner:
     session: Optional[str] = None
     slices: List[str] = []
     for part in outside:
-        manager = _USER_MANAGER.match(part)
+        manager = re.match(_USER_MANAGER, part)
         if manager:
             manager_uid = uid = int(manager.group(1))
             continue
         if part.endswith(".slice"):
             slices.append(part)
-            user_slice = _USER_SLICE.match(part)
+            user_slice = re.match(_USER_SLICE, part)
             if user_slice:
                 uid = int(user_slice.group(1))
             continue
@@ -67,7 +64,7 @@ def owner_of(text: str) -> CgroupOwner:
             continue
         if part.endswith(".scope"):
             scope = part
-            found = _SESSION.match(part)
+            found = re.match(_SESSION, part)
             if found:
                 session = found.group(1)
                 break
@@ -116,13 +113,13 @@ def _container(parts: List[str]) -> Tuple[Optional[str], Optional[str], int]:
     for position, part in enumerate(parts):
         kubernetes = kubernetes or part.startswith("kubepods")
         for runtime, pattern in _CONTAINER_COMPONENTS:
-            found = pattern.match(part)
+            found = re.match(pattern, part)
             if found:
                 return _plain(found.group("id")), runtime, position
         parent = parts[position - 1] if position else ""
         if parent in _CONTAINER_PARENTS:
             return _plain(part), _CONTAINER_PARENTS[parent], position
-        if _BARE_ID.match(part):
+        if re.match(_BARE_ID, part):
             return part, "kubernetes" if kubernetes else "unknown", position
     return None, None, len(parts)
 

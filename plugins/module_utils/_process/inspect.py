@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import AbstractSet, Callable, Dict, FrozenSet, Iterable, List, Optional
+from typing import AbstractSet, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional
 
 from .cgroup import owner_of
-from .holders import device_holders, gpu_minors, mapped_nodes, nodes_of
+from .holders import gpu_minors, mapped_nodes, nodes_of
 from .procfs import cgroup_text, in_initial_pid_namespace, pid_max, read_process
 from .types import CgroupOwner, ProcessInfo
 
@@ -42,6 +42,7 @@ class Inspection:
 
 def inspect(
     pids: Iterable[int],
+    holders: Mapping[int, FrozenSet[str]],
     root: str = "/proc",
     dev: str = "/dev",
     untitled: AbstractSet[int] = frozenset(),
@@ -49,12 +50,10 @@ def inspect(
 ) -> Inspection:
     """Look at these processes, their ancestors, and all who hold a GPU's node.
 
-    ``untitled`` are processes whose command line must not be read (see :func:`.procfs.read_process`); ``beat`` is told what
-    comes next, for the case that it never ends.
+    ``holders`` are those found by :func:`.holders.device_holders`. ``untitled`` are processes whose command line must not be
+    read (see :func:`.procfs.read_process`). ``beat`` is told what comes next, for the case that it never ends.
     """
     seen = Inspection(initial_pid_namespace=in_initial_pid_namespace(root), pid_max=pid_max(root))
-    beat("the device holders in /proc")
-    holders = device_holders(root, dev)
     for pid, nodes in holders.items():
         seen.nodes[pid] = nodes
         minors = gpu_minors(nodes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.holders import device_holders
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.inspect import inspect
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.sessions import session_state
 
@@ -22,7 +23,7 @@ def test_listed_processes_their_ancestors_and_the_holders_are_seen(tmp_path: Pat
     proc.add(21, ["nvidia-powerd"], ppid=1, fds={3: "/dev/nvidiactl"})
     proc.add(30, ["sleep", "1"], ppid=1)
     steps: "list[str]" = []
-    seen = inspect([11, 30, 99], proc.root, beat=steps.append)
+    seen = inspect([11, 30, 99], device_holders(proc.root), proc.root, beat=steps.append)
     assert sorted(seen.infos) == [1, 10, 11, 20, 30]
     assert [info.pid for info in seen.family(11)] == [10, 1]
     assert seen.holders == {11: frozenset({0}), 20: frozenset({2})}
@@ -34,7 +35,7 @@ def test_a_mapped_node_counts_and_a_zombie_proves_nothing(tmp_path: Path) -> Non
     proc = Proc(tmp_path / "proc")
     proc.add(11, maps="7f00-7f01 rw-s 00000000 00:05 12    /dev/nvidia0\n7f02-7f03 r-xp 0 08:01 3   /usr/lib/libc.so\n")
     proc.add(12, state="Z", argv=[], comm="VLLM::EngineCor")
-    seen = inspect([11, 12], proc.root)
+    seen = inspect([11, 12], {}, proc.root)
     assert seen.nodes[11] == frozenset({"nvidia0"})
     assert seen.nodes[12] is None
 
@@ -44,7 +45,7 @@ def test_a_title_that_must_not_be_read_is_not_read(tmp_path: Path) -> None:
     proc.add(11, ["VLLM::EngineCore"], comm="VLLM::EngineCor")
     (proc.path / "11/cmdline").unlink()
     (proc.path / "11/maps").unlink()
-    seen = inspect([11], proc.root, untitled=frozenset([11]))
+    seen = inspect([11], {}, proc.root, untitled=frozenset([11]))
     assert seen.infos[11].comm == "VLLM::EngineCor" and seen.nodes[11] == frozenset()
 
 
