@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def leftovers(unit: str, root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup") -> List[ProcessInfo]:
     """What lives in the unit's cgroup besides the guard; empty when the guard was not started by that unit."""
-    members = _members(_own_cgroup(root), unit, cgroup_root)
-    if not members or members == [os.getpid()]:
+    inside = members(_own_cgroup(root), unit, cgroup_root)
+    if not inside or inside == [os.getpid()]:
         return []
     from .._process.procfs import ancestors, parent_of, read_process  # only now: a start should cost little
 
     own = set(ancestors(os.getpid(), root))
     found: List[ProcessInfo] = []
-    for pid in members:
+    for pid in inside:
         if pid > 0 and pid not in own and parent_of(pid, root) != os.getpid():
             info = read_process(pid, root)
             if info is not None and not info.zombie:
@@ -37,7 +37,7 @@ def _own_cgroup(root: str) -> str:
         return ""
 
 
-def _members(text: str, unit: str, cgroup_root: str) -> List[int]:
+def members(text: str, unit: str, cgroup_root: str) -> List[int]:
     """The pids in the unit's cgroup and below it, in whichever hierarchy systemd manages."""
     pids: List[int] = []
     for line in text.splitlines():
@@ -51,9 +51,9 @@ def _members(text: str, unit: str, cgroup_root: str) -> List[int]:
         parts = path.split("/")
         if unit not in parts:
             continue
-        inside = "/".join(parts[: parts.index(unit) + 1])
+        path_of_unit = "/".join(parts[: parts.index(unit) + 1])
         for place in places:
-            for directory, _directories, files in os.walk(place + inside):
+            for directory, _directories, files in os.walk(place + path_of_unit):
                 if "cgroup.procs" in files:
                     pids += _pids(directory + "/cgroup.procs")
     return sorted(set(pids))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Callable, List, Optional, Sequence, TypeVar
+from typing import TYPE_CHECKING, Callable, List, Optional, Sequence, TypeVar
 
 from .._core.clock import Clock, Deadline
 from .._core.errors import GpuFleetError
@@ -22,6 +22,9 @@ from . import exit_codes
 from .leftovers import leftovers
 from .port import port_taken
 from .wait import Need, Waiting, holders
+
+if TYPE_CHECKING:
+    from .lock import StartLock
 
 T = TypeVar("T")
 
@@ -46,6 +49,7 @@ class Options:
         self.port: Optional[int] = parsed.port
         self.host: str = parsed.host
         self.backend: str = parsed.backend
+        self.lock_dir: Optional[str] = parsed.lock_dir
 
 
 class Ports:
@@ -89,14 +93,21 @@ class _Guard:
         self._ports = ports
         self._deadline = Deadline(ports.clock, options.timeout)
         self._reported: Optional[float] = None
+        self._lock: Optional[StartLock] = None
+        self._claimed = options.lock_dir is None
 
     def run(self) -> int:
         """The checks, cheapest first; the memory last, because it is what changes."""
         code = self._remains() or self._port()
         if code:
             return code
-        with _Driver(self._options, self._ports) as driver:
-            return self._memory(driver)
+        code = exit_codes.INTERNAL
+        try:
+            with _Driver(self._options, self._ports) as driver:
+                code = self._memory(driver)
+        finally:
+            self._unlock(code)
+        return code
 
     def _remains(self) -> int:
         unit = self._options.unit
@@ -142,27 +153,71 @@ class _Guard:
                 return exit_codes.NEVER
             now = clock.monotonic()
             verdict = waiting.judge(snapshot, now)
+            if verdict.code is not None and verdict.code != exit_codes.PASS:
+                self._fail(verdict.text)
+                return verdict.code
+            busy = self._claim(snapshot) if snapshot.available and not self._claimed else None
+            if busy is not None:
+                if self._deadline.expired:
+                    self._fail(busy)
+                    return exit_codes.LOCKED
+                self._tell("waits: %s" % busy, now)
+                clock.sleep(min(_POLL_S, self._deadline.remaining + 0.001))
+                waiting = Waiting(options.need, options.settle)  # what was seen while another one loaded says nothing
+                continue
             if verdict.code == exit_codes.PASS:
                 if self._reported is not None:
                     self._ports.say("the memory is free after %.1f s" % self._deadline.elapsed)
                 return exit_codes.PASS
-            if verdict.code is not None:
-                self._fail(verdict.text)
-                return verdict.code
             if self._deadline.expired:
                 return self._timed_out(driver, snapshot, verdict.text, verdict.short)
-            if self._reported is None or now - self._reported >= _REPORT_S:
-                self._report(driver, verdict.text, verdict.short)
+            if self._tell("waits: %s" % verdict.text, now):
+                for line in self._held(driver, verdict.short):
+                    self._ports.say("  held by %s" % line)
                 continue  # naming the holders took its time: look again at once
             # nvidia-smi takes longer than the pause between two looks: then the pause is over when it answers
             spent = clock.monotonic() - started
             clock.sleep(min(_POLL_S - spent, self._deadline.remaining + 0.001))
 
-    def _report(self, driver: _Driver, text: str, short: Sequence[int]) -> None:
-        self._ports.say("%s waits: %s (%.0f of %g s)" % (self._options.unit, text, self._deadline.elapsed, self._options.timeout))
-        self._reported = self._ports.clock.monotonic()
-        for line in self._held(driver, short):
-            self._ports.say("  held by %s" % line)
+    def _claim(self, snapshot: Snapshot) -> Optional[str]:
+        """Claim the GPUs; None when they are claimed (or can't be), else who is to be waited for."""
+        from .lock import StartLock, Unusable  # only where it is asked for
+
+        options = self._options
+        names = {gpu.uuid or "GPU %d" % gpu.index: "GPU %d" % gpu.index for gpu in snapshot.gpus}
+        if self._lock is None:
+            self._lock = StartLock(options.lock_dir or "", options.unit, self._ports.clock.monotonic)
+        try:
+            busy = self._lock.take(list(names), options.host, options.port)
+        except Unusable as exc:
+            self._ports.say("warning: starts on these GPUs are not kept apart: %s" % exc)
+            busy = None
+            self._lock = None
+        if busy is None:
+            self._claimed = True
+            return None
+        unit, shared = busy
+        return "%s is still starting on %s" % (unit, ", ".join(names[each] for each in shared))
+
+    def _unlock(self, code: int) -> None:
+        """Leave the claim to the server that starts now, or take it back."""
+        if self._lock is None:
+            return
+        if code != exit_codes.PASS:
+            self._lock.drop()
+            return
+        problem = self._lock.passed()
+        if problem is not None:
+            self._ports.say("warning: starts on these GPUs are not kept apart: %s" % problem)
+
+    def _tell(self, text: str, now: float) -> bool:
+        """Say what is waited for, at once and then every few seconds; whether it was said."""
+        if self._reported is not None and now - self._reported < _REPORT_S:
+            return False
+        spent = "%.0f of %g s" % (self._deadline.elapsed, self._options.timeout)
+        self._ports.say("%s %s (%s)" % (self._options.unit, text, spent))
+        self._reported = now
+        return True
 
     def _timed_out(self, driver: _Driver, snapshot: Snapshot, text: str, short: Sequence[int]) -> int:
         if not snapshot.available:
@@ -244,6 +299,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--call-timeout", type=_seconds, default=30.0, help="seconds that one call of the driver may take")
     parser.add_argument("--port", type=_port, help="the port that the service will bind")
     parser.add_argument("--host", default="0.0.0.0", help="the address that the service will bind")
+    parser.add_argument("--lock-dir", help="where units claim their GPUs, so that they start one after the other")
     parser.add_argument("--backend", choices=["auto", "nvml", "nvidia_smi"], default="auto", help="how to read the driver")
     return parser
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import G
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes, leftovers, port
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.main import Ports, main
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import start_ticks
 
 ARGV = ["--unit", "vllm-a.service", "--gpus", "0", "--utilization", "0.92", "--timeout", "60", "--settle", "1"]
 HOLDER = GpuProcess(4711, "C", 90051, "VLLM::Worker_TP", "VLLM::Worker_TP0", "vllm", 1.0, "vllm-old.service")
@@ -253,3 +255,38 @@ def test_what_is_left_in_the_units_cgroup(tmp_path: Path, monkeypatch: pytest.Mo
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.communicate()
+
+
+def test_two_starts_on_one_gpu_go_one_after_the_other(tmp_path: Path) -> None:
+    other = {"unit": "vllm-b.service", "gpus": ["GPU-0"], "host": "127.0.0.1", "port": 1, "pid": os.getppid(), "cgroup": "",
+             "start_ticks": start_ticks(os.getppid()), "passed": None}
+    claim = tmp_path / "vllm-b.service.claim"
+    claim.write_text(json.dumps(other))
+
+    def answer(now: float) -> Snapshot:
+        if now > 3:
+            claim.unlink(missing_ok=True)
+        return free(97247)
+
+    run = Run(answer, ["--lock-dir", str(tmp_path)])
+    assert run.code == exit_codes.PASS and 3 < run.took < 3.2
+    assert run.said[0] == "vllm-a.service waits: vllm-b.service is still starting on GPU 0 (0 of 60 s)"
+    mine = json.loads((tmp_path / "vllm-a.service.claim").read_text())
+    assert mine["gpus"] == ["GPU-0"] and mine["passed"] == pytest.approx(100 + run.took)
+
+    claim.write_text(json.dumps(other))
+    late = Run(lambda now: free(97247), ["--lock-dir", str(tmp_path), "--unit", "vllm-c.service"])
+    assert late.code == exit_codes.LOCKED and late.took >= 60
+    assert late.said[-1] == "vllm-c.service is not started: vllm-b.service is still starting on GPU 0"
+    assert not (tmp_path / "vllm-c.service.claim").exists()
+
+
+def test_a_failed_guard_leaves_no_claim(tmp_path: Path) -> None:
+    assert Run(lambda now: free(10), ["--lock-dir", str(tmp_path)]).code == exit_codes.MEMORY
+    assert [path.name for path in tmp_path.iterdir()] == [".mutex"]
+
+
+def test_without_a_usable_lock_it_warns_and_goes_on(tmp_path: Path) -> None:
+    run = Run(lambda now: free(97247), ["--lock-dir", str(tmp_path / "nothing")])
+    assert run.code == exit_codes.PASS and run.said[0].startswith("warning: starts on these GPUs are not kept apart")
+    assert len(run.said) == 1

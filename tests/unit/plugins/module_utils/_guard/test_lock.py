@@ -1,0 +1,222 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One start at a time on each GPU."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import lock
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.lock import StartLock, Unusable, parse_claim
+
+COLLECTIONS = Path(__file__).resolve().parents[5] / "collections"
+
+
+class World:
+    """A directory of claims, with time, cgroups and ports in hand."""
+
+    def __init__(self, root: Path) -> None:
+        self.directory = root / "locks"
+        self.directory.mkdir()
+        self.cgroups = root / "cgroup"
+        self.now = 1000.0
+        self.listening: List[int] = []
+
+    def lock(self, unit: str) -> StartLock:
+        """The lock of one unit."""
+        return StartLock(str(self.directory), unit, lambda: self.now, cgroup_root=str(self.cgroups),
+                         answers=lambda host, port: port in self.listening)
+
+    def claim(self, unit: str) -> Dict[str, Any]:
+        """What a unit claimed."""
+        claim: Dict[str, Any] = json.loads((self.directory / (unit + ".claim")).read_text())
+        return claim
+
+    def change(self, unit: str, **changes: Any) -> None:
+        """Change a claim."""
+        (self.directory / (unit + ".claim")).write_text(json.dumps({**self.claim(unit), **changes}))
+
+    def run(self, unit: str, *pids: int) -> None:
+        """Put processes into a unit's cgroup, and make its claim say that it lives there."""
+        base = self.cgroups / "system.slice" / unit
+        base.mkdir(parents=True, exist_ok=True)
+        (base / "cgroup.procs").write_text("".join("%d\n" % pid for pid in pids))
+        self.change(unit, cgroup="0::/system.slice/%s\n" % unit)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """An empty directory of claims."""
+    return World(tmp_path)
+
+
+def test_the_second_waits_until_the_first_is_ready(world: World) -> None:
+    first, second = world.lock("vllm-a.service"), world.lock("vllm-b.service")
+    assert first.take(["GPU-0", "GPU-1"], "0.0.0.0", 8000) is None
+    assert second.take(["GPU-1", "GPU-2"], "0.0.0.0", 8001) == ("vllm-a.service", ["GPU-1"])
+    first.passed()
+    world.run("vllm-a.service", 4711)
+    assert second.take(["GPU-1"], "0.0.0.0", 8001) == ("vllm-a.service", ["GPU-1"])  # it loads
+    world.listening.append(8000)
+    assert second.take(["GPU-1"], "0.0.0.0", 8001) is None
+
+
+def test_other_gpus_are_nobodys_business(world: World) -> None:
+    assert world.lock("vllm-a.service").take(["GPU-0"], "0.0.0.0", 8000) is None
+    assert world.lock("vllm-b.service").take(["GPU-1"], "0.0.0.0", 8001) is None
+
+
+def test_a_guard_that_was_killed_holds_nobody_up(world: World) -> None:
+    assert world.lock("vllm-a.service").take(["GPU-0"], "0.0.0.0", 8000) is None
+    other = world.lock("vllm-b.service")
+    assert other.take(["GPU-0"], "0.0.0.0", 8001) is not None
+    world.change("vllm-a.service", start_ticks=1)  # the pid means another process by now
+    assert other.take(["GPU-0"], "0.0.0.0", 8001) is None
+
+
+def test_a_server_that_died_while_it_loaded_holds_nobody_up(world: World) -> None:
+    first, second = world.lock("vllm-a.service"), world.lock("vllm-b.service")
+    first.take(["GPU-0"], "0.0.0.0", 8000)
+    first.passed()
+    world.run("vllm-a.service")
+    assert second.take(["GPU-0"], "0.0.0.0", 8001) is not None  # systemd is just about to start it
+    world.now += 11
+    assert second.take(["GPU-0"], "0.0.0.0", 8001) is None
+
+
+def test_a_guard_that_fails_takes_its_claim_back(world: World) -> None:
+    first = world.lock("vllm-a.service")
+    first.take(["GPU-0"], "0.0.0.0", 8000)
+    first.drop()
+    first.drop()
+    assert world.lock("vllm-b.service").take(["GPU-0"], "0.0.0.0", 8001) is None
+
+
+def test_a_unit_does_not_wait_for_itself(world: World) -> None:
+    first = world.lock("vllm-a.service")
+    first.take(["GPU-0"], "0.0.0.0", 8000)
+    first.passed()
+    world.run("vllm-a.service", 4711)
+    assert world.lock("vllm-a.service").take(["GPU-0"], "0.0.0.0", 8000) is None
+
+
+def test_a_server_without_a_port_is_not_waited_for(world: World) -> None:
+    first = world.lock("vllm-a.service")
+    first.take(["GPU-0"], "0.0.0.0", None)
+    first.passed()
+    world.run("vllm-a.service", 4711)
+    assert world.lock("vllm-b.service").take(["GPU-0"], "0.0.0.0", 8001) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"unit": 1}', '{"unit": "a", "gpus": ["GPU-0"], "pid": -1}', "\x00"])
+def test_rubbish_holds_nobody_up(world: World, text: str) -> None:
+    (world.directory / "vllm-x.service.claim").write_text(text)
+    assert world.lock("vllm-b.service").take(["GPU-0"], "0.0.0.0", 8001) is None
+
+
+VALUES = st.one_of(st.none(), st.integers(-5, 5), st.text(max_size=5), st.booleans(), st.lists(st.text(max_size=3), max_size=2))
+
+
+@given(st.dictionaries(st.sampled_from(["unit", "gpus", "host", "port", "pid", "start_ticks", "cgroup", "passed"]), VALUES))
+def test_any_claim_is_judged_or_passed_over(claim: Dict[str, Any]) -> None:
+    parsed = parse_claim(json.dumps(claim))
+    assert parsed is None or parsed["pid"] > 0
+
+
+def test_a_directory_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="No such file or directory"):
+        StartLock(str(tmp_path / "nothing"), "a.service", time.monotonic).take(["GPU-0"], "", 1)
+
+
+def test_a_mutex_that_is_never_released_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_MUTEX_S", 0.2)
+    (world.directory / ".mutex").touch()
+    with (world.directory / ".mutex").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(Unusable, match="is held by somebody"):
+            world.lock("vllm-a.service").take(["GPU-0"], "", 1)
+    assert world.lock("vllm-a.service").take(["GPU-0"], "", 1) is None
+
+
+def test_the_files_can_be_read_by_other_users(world: World) -> None:
+    before = os.umask(0o077)
+    try:
+        world.lock("vllm-a.service").take(["GPU-0"], "", 1)
+    finally:
+        os.umask(before)
+    for name in (".mutex", "vllm-a.service.claim"):
+        assert (world.directory / name).stat().st_mode & 0o044 == 0o044
+    assert sorted(path.name for path in world.directory.iterdir()) == [".mutex", "vllm-a.service.claim"]
+
+
+def test_only_one_of_many_at_once_gets_it(world: World) -> None:
+    code = """
+import sys, time
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.lock import StartLock
+lock = StartLock(sys.argv[1], sys.argv[2], time.monotonic)
+sys.stdin.readline()
+print(lock.take(["GPU-0"], "0.0.0.0", 8000) is None, flush=True)
+sys.stdin.readline()
+"""
+    env = {**os.environ, "PYTHONPATH": str(COLLECTIONS)}
+    racers = [subprocess.Popen([sys.executable, "-c", code, str(world.directory), "vllm-%d.service" % number], env=env, text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE) for number in range(6)]
+    try:
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("\n")
+            racer.stdin.flush()
+        answers = [racer.stdout.readline().strip() for racer in racers if racer.stdout is not None]
+        assert sorted(answers) == ["False"] * 5 + ["True"]
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()
+
+
+def test_a_port_answers_when_somebody_listens() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        number = server.getsockname()[1]
+        assert not lock.port_answers("0.0.0.0", number)  # bound, as while it loads
+        server.listen(1)
+        assert lock.port_answers("0.0.0.0", number) and lock.port_answers("127.0.0.1", number)
+
+
+def answer_of(found: "Optional[tuple[str, List[str]]]") -> str:
+    """A short form of an answer."""
+    return "ours" if found is None else found[0]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "drop", "pass"])), max_size=20))
+def test_never_two_starters_on_one_gpu(steps: "List[tuple[str, str]]") -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(Path(directory))
+        locks = {name: world.lock(name) for name in "abc"}
+        owner: Optional[str] = None
+        for name, step in steps:
+            if step == "take":
+                got = answer_of(locks[name].take(["GPU-0"], "", 8000))
+                assert (got == "ours") == (owner in (None, name))
+                owner = name if got == "ours" else owner
+            elif step == "drop" and owner == name:
+                locks[name].drop()
+                owner = None
+            elif step == "pass" and owner == name:
+                locks[name].passed()
+                world.run(name, 4711)
