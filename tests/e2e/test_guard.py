@@ -210,6 +210,45 @@ def test_what_an_earlier_run_left_in_the_cgroup(guarded: Guarded, kind: str) -> 
     assert "processes of an earlier run are still in the unit's cgroup" in guarded.said() and "/usr/bin/sleep 1000" in guarded.said()
 
 
+# Listens only when its "model" is loaded, as vLLM does.
+_SLOW_SERVER = "/usr/bin/python3 -c 'import socket, time; time.sleep(3); s = socket.create_server((\"\", %d)); time.sleep(1000)'"
+_LOCKS = "ExecStartPre=+/usr/bin/mkdir -p -m 1777 /run/gpufleet/locks\nReadWritePaths=-/run/gpufleet/locks"
+
+
+def two_on_one_gpu(host: Host) -> tuple[Guarded, Guarded]:
+    """Two units of two users that want the same GPU."""
+    host.run("mkdir -p /run/gpufleet/locks && chmod 1777 /run/gpufleet/locks && useradd --system other")
+    first, second = Guarded(host, "vllm-first.service"), Guarded(host, "vllm-second.service")
+    for unit, port, extra in ((first, 8000, _LOCKS), (second, 8001, _LOCKS + "\nUser=other")):
+        unit.install("--lock-dir", "/run/gpufleet/locks", "--port", str(port), gpus="0", server=_SLOW_SERVER % port, extra=extra)
+    return first, second
+
+
+def test_two_starts_on_one_gpu_go_one_after_the_other(host: Host) -> None:
+    first, second = two_on_one_gpu(host)
+    first.start(wait=False)
+    first.wait_for("active")
+    second.start(wait=False)
+    second.wait_for("active")
+    assert second.started_at() - first.started_at() > 2.9, "the second began before the first was ready"
+    assert second.started_at() - first.started_at() < 10
+    assert "vllm-first.service is still starting on GPU 0" in second.said()
+
+
+def test_a_start_that_dies_lets_the_next_one_go(host: Host) -> None:
+    first, second = two_on_one_gpu(host)
+    first.start(wait=False)
+    first.wait_for("active")
+    second.start(wait=False)
+    end = time.monotonic() + 10
+    while "still starting" not in second.said():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    host.run("systemctl kill -s KILL vllm-first.service")
+    second.wait_for("active", timeout=30)
+    assert first.state == "failed"
+
+
 def test_without_any_package_and_on_debian_13(trixie_host: Host) -> None:
     trixie_host.run("rm -rf /usr/local/lib/python3*/dist-packages/pynvml* /usr/local/lib/python3*/dist-packages/nvidia_ml_py*")
     guarded = Guarded(trixie_host).install("--timeout", "20", "--port", "8000")
