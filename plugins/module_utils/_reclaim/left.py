@@ -178,7 +178,7 @@ def failure_message(
         )
     parts += extra
     parts += _next_steps(held, unkillable, reset)
-    return " ".join(part if part.endswith((".", ":")) else part + "." for part in parts)
+    return " ".join(part if part.endswith((".", ":", ".)")) else part + "." for part in parts)
 
 
 def _gpu_line(held: Held) -> str:
