@@ -114,7 +114,8 @@ def test_it_holds_what_users_need_and_nothing_else(contents: dict[str, tarfile.T
 
 
 def test_the_rule_refuses_what_only_a_checkout_needs() -> None:
-    own = ["tests/unit/test_x.py", "Makefile", ".ci/run", "collections/x", "docs/design.md", "docs/dependencies.md", "playbooks/collections/x.yml",
+    own = ["tests/unit/test_x.py", "Makefile", ".ci/run", "collections/x", "docs/design.md", "docs/dependencies.md",
+           "playbooks/collections/x.yml",
            "inventories/lab/hosts", "pyproject.toml", ".git/config", "plugins/modules/__pycache__/x.pyc", "build/x.tar.gz",
            "requirements-dev.txt", "ansible.cfg", "CONTRIBUTING.md", "plugins/modules/notes.txt"]  # fmt: skip
     assert unexpected(own) == own
