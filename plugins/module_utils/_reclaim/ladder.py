@@ -44,6 +44,6 @@ def carry_out(plan: Plan, grace: float, ports: Ports, done: Done) -> None:
                 done.refused[holder.identity] = Skip(
                     holder.pid, holder.name, "not signalled, its identity could not be proven again: %s" % signalled.detail
                 )
-            elif signalled.signals:
+            if signalled.signals:
                 done.signalled[signalled.holder.identity] = signalled
         done.timings.signal += clock.monotonic() - start

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pwd
 from dataclasses import dataclass, field
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Callable, FrozenSet, List, Mapping, Optional, Sequence
 
 from .._core.clock import Clock
 from .._core.runner import Completed, Runner
 from .._gpu.reader import GpuReader, open_reader
+from .._process.holders import device_holders
 from .._systemd.manager import Systemd
 from .processes import HoldsGpu, holds_gpu
 from .request import ReclaimRequest
@@ -67,6 +68,7 @@ class Ports:
     user_systemd: Callable[[int], Systemd] = _user_systemd
     open_reader: Callable[[], GpuReader] = open_reader
     holds_gpu: HoldsGpu = holds_gpu
+    device_holders: Callable[[str], Mapping[int, FrozenSet[str]]] = device_holders
     proc_root: str = "/proc"
     shm_root: str = "/dev/shm"
 

@@ -14,7 +14,7 @@ from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
 from .._gpu.types import Snapshot
-from .._process.procfs import read_process
+from .._process.procfs import ancestors, read_process
 from .ladder import carry_out
 from .left import DIRTY, Held, all_in_use, failure_message, of_survivor, of_zombie, out_of_reach, what_is_held
 from .look import look
@@ -339,9 +339,19 @@ class _Run:
                 found[pid] = of_survivor(pid, info.comm or name, info.state, info.wchan)
         return [found[pid] for pid in sorted(found)]
 
+    def _suspects(self) -> List[str]:
+        """Where memory is held by nobody: who has the driver open without any GPU of its own."""
+        if not any(each.verdict == DIRTY and not each.holders for each in self._held()):
+            return []
+        known = {holder.pid for holder in self.view.holders} | set(ancestors(os.getpid(), self.ports.proc_root))
+        infos = [read_process(pid, self.ports.proc_root) for pid in self.ports.device_holders(self.ports.proc_root) if pid not in known]
+        names = ["%s (pid %d)" % (info.comm, info.pid) for info in infos if info is not None and info.ppid != os.getpid()]
+        return ["These have the driver open, though no GPU: %s" % ", ".join(names)] if names else []
+
     def _notes(self) -> List[str]:
         """What else the failure message has to say: units that would not stop, what came back, resets that failed."""
         notes = ["Unit %s could not be stopped: %s" % (each.unit, each.detail) for each in self.done.stopped.values() if not each.ok]
         notes += ["Unit %s is started again by something each time it is stopped" % label for label in self._revived()]
+        notes += self._suspects()
         notes += ["GPU %d: %s" % (each.gpu, each.detail) for each in self.done.resets if each.detail is not None]
         return notes

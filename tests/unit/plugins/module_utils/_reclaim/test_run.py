@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from typing import Any, Dict, Iterator, List, Sequence
 
@@ -257,6 +259,21 @@ def test_memory_without_any_process_is_waited_for_and_then_said(machine: Machine
     assert "reset: if_needed" in caught.value.msg
     assert (result["changed"], result["reboot_required"]) == (False, False)
     assert result["held"][0]["verdict"] == "dirty" and result["held"][0]["unattributed_mib"] == 5000
+
+
+def test_who_has_the_driver_open_without_a_gpu_is_named_when_memory_is_nobodys(machine: Machine) -> None:
+    machine.leak[1] = 5000
+    mine = machine.spawn(gpus=[])
+    # One that somebody else started: its parent is gone.
+    shell = subprocess.run(["sh", "-c", "sleep 60 >/dev/null & echo $!"], capture_output=True, text=True, check=True)
+    stranger = int(shell.stdout)
+    opened = dict.fromkeys((os.getppid(), os.getpid(), mine, stranger), frozenset({"nvidiactl"}))
+    try:
+        with pytest.raises(GpuFleetError) as caught:
+            reclaim(ReclaimRequest(timeout=0.5, settle=0.1), machine.ports(device_holders=lambda root: opened))
+    finally:
+        os.kill(stranger, signal.SIGKILL)
+    assert "These have the driver open, though no GPU: sleep (pid %d)." % stranger in caught.value.msg
 
 
 class Smi(Runner):
