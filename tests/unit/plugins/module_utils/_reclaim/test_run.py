@@ -265,7 +265,7 @@ def test_who_has_the_driver_open_without_a_gpu_is_named_when_memory_is_nobodys(m
     machine.leak[1] = 5000
     mine = machine.spawn(gpus=[])
     # One that somebody else started: its parent is gone.
-    shell = subprocess.run(["sh", "-c", "sleep 60 >/dev/null & echo $!"], capture_output=True, text=True, check=True)
+    shell = subprocess.run(["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True)
     stranger = int(shell.stdout)
     opened = dict.fromkeys((os.getppid(), os.getpid(), mine, stranger), frozenset({"nvidiactl"}))
     try:
