@@ -86,6 +86,16 @@ def comparable(facts: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if key not in ("backend", "reason_detail")}
 
 
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """Where two readings differ, and how."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = sorted(set(one) | set(other))
+        return [found for key in keys for found in differences(one.get(key), other.get(key), f"{where}.{key}")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [found for number in range(len(one)) for found in differences(one[number], other[number], f"{where}[{number}]")]
+    return [] if one == other else [f"{where}: {one!r} and {other!r}"]
+
+
 def _readable_copy(directory: Path) -> Path:
     """The collection's shared code where everybody can read it; what belongs on the path."""
     directory.chmod(0o755)

@@ -22,6 +22,9 @@ IMPATIENT_S = 5.0
 # How many calls may hang or crash in one reading before the driver as a whole is given up.
 _MAX_LOSSES = 4
 
+_IN_CONTAINER = (
+    "; in a container this comes of a `systemctl daemon-reload` on its host, which takes the GPUs away: restart the container"
+)
 _STEP = re.compile(r"(?P<function>nvml\w+)(?: on GPU (?P<index>\d+))?$")
 _Skip = Tuple[Optional[str], Optional[int], int]
 
@@ -95,11 +98,15 @@ class Driver:
         reading.driver_version = reading.driver_version or loaded
         if failure is None:
             return reading
+        from .._process.procfs import in_initial_pid_namespace  # only where something failed, which is rare
+
         if failure.absent and not host.module_loaded(self._proc):
             reading.failure = raw.Failure("no_driver", "no NVIDIA driver is installed or loaded (%s)" % failure.detail)
         elif failure.reason == "driver_library_mismatch":
             detail = "%s; loaded kernel module: %s; processes that run already go on; a reboot loads the new module"
             reading.failure = raw.Failure(failure.reason, detail % (failure.detail, loaded or "unknown"))
+        elif failure.reason == "error" and not in_initial_pid_namespace(self._proc):
+            reading.failure = raw.Failure(failure.reason, failure.detail + _IN_CONTAINER)
         return reading
 
     def _read_smi(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:

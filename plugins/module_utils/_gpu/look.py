@@ -43,6 +43,8 @@ class Look:
 
     def finish(self, reading: raw.RawReading) -> Attribution:
         """Everything about the processes on the GPUs of a reading."""
+        if os.geteuid() != 0:
+            reading.notes += ("not read as root: who holds a GPU without being listed can't be seen for other users' processes",)
         inspection = self._inspect({process.pid for gpu in reading.gpus for process in gpu.processes or ()})
         own = frozenset(ancestors(os.getpid(), self._proc) + self._driver.helpers)
         return Attribution(inspection, Belongs(self._unit_state, inspection, self._run), self._protect, own)

@@ -33,8 +33,8 @@ _PLACES = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/lib/wsl/lib
 _BAD_ARGUMENT, _NO_DEVICES, _INFOROM_CORRUPTED = 2, 6, 14
 # More than this is not used by nobody.
 _IN_USE = 1 << 30
-# What only a working driver says about a single GPU.
-_ANSWERS = (raw.SUCCESS, raw.GPU_IS_LOST, raw.RESET_REQUIRED)
+# Marks a row that does not come from the driver.
+_NO_ANSWER = "no answer"
 # After a call hung, how long single GPUs may take that are asked one by one.
 _IMPATIENT_S = 5.0
 # GPUs are asked one by one up to this index when nothing else says how many there are; so many at once.
@@ -105,7 +105,7 @@ class SmiCollector:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 results = list(pool.map(lambda index: self._single(binary, index), part))
             rows += [row for row in results if row is not None]
-            answered = answered or any(row is not None and row[0].code in _ANSWERS for row in results)
+            answered = answered or any(row is not None and row[0].detail != _NO_ANSWER for row in results)
             if None in results or not answered:
                 break  # the end of the GPUs, or a driver that answers for none
         if not answered:
@@ -118,10 +118,13 @@ class SmiCollector:
         if found:
             return found[0]
         if trouble is not None and trouble.timed_out:
-            return raw.RawGpu(index, code=raw.HUNG), None
+            return raw.RawGpu(index, code=raw.HUNG, detail=_NO_ANSWER), None
         if trouble is None or _no_devices(trouble) or trouble.rc == _BAD_ARGUMENT:
             return None
-        return raw.RawGpu(index, code=_text_code(trouble)), None
+        code = _text_code(trouble)
+        # only a driver that works has something to say about a single GPU
+        known = code in (raw.GPU_IS_LOST, raw.RESET_REQUIRED) or "device handle" in _text(trouble).lower()
+        return raw.RawGpu(index, code=code, detail=None if known else _NO_ANSWER), None
 
     def _count(self, binary: str, at_least: int) -> int:
         done = self._runner.run([binary, "-L"], timeout=self._timeout)
@@ -145,58 +148,41 @@ class SmiCollector:
                 details.cuda_version = details.cuda_version or alone.cuda_version
         self._cuda_version = self._cuda_version or details.cuda_version
         named = parse_list(self._runner.run([binary, "-L"], timeout=self._timeout).stdout) if divided else {}
-        apps, apps_code = self._apps(binary) if processes and _needs_apps(readable, details) else (None, raw.SUCCESS)
         for gpu in readable:
-            self._add(gpu, details.gpus.get(gpu.pci_bus_id or ""), named.get(gpu.uuid or "", []), processes, apps, apps_code)
+            found = details.gpus.get(gpu.pci_bus_id or "")
+            self._add(gpu, found, named.get(gpu.uuid or "", []))
+            if processes:
+                self._add_processes(binary, gpu, found)
 
     def _xml(self, binary: str, only: Optional[FrozenSet[int]]) -> Details:
         done = self._runner.run([binary, "-q", "-x"] + _only(only), timeout=self._timeout)
         return parse_xml(done.stdout) or Details()
 
-    def _add(
-        self,
-        gpu: raw.RawGpu,
-        details: Optional[GpuDetails],
-        named: Sequence[raw.RawMig],
-        processes: bool,
-        apps: Optional[Dict[str, List[raw.RawProcess]]],
-        apps_code: int,
-    ) -> None:
-        address = gpu.pci_bus_id or ""
-        if details is None:
-            gpu.minor = host.driver_minor(address, self._proc_root)
-            if processes:
-                gpu.processes = None if apps is None else apps.get(gpu.uuid or "", [])
-                gpu.processes_code = apps_code
-            return
-        gpu.minor = details.minor if details.minor is not None else host.driver_minor(address, self._proc_root)
-        gpu.mig_devices = [_named(device, named) for device in details.mig_devices] if gpu.mig_enabled else []
-        if processes:
-            gpu.processes, gpu.processes_code, gpu.bad_processes = details.processes, details.code, details.bad_processes
-            if details.processes == [] and apps_code != raw.SUCCESS:
-                gpu.processes, gpu.processes_code = None, apps_code
+    def _add(self, gpu: raw.RawGpu, details: Optional[GpuDetails], named: Sequence[raw.RawMig]) -> None:
+        gpu.minor = details.minor if details is not None else None
+        if gpu.minor is None:
+            gpu.minor = host.driver_minor(gpu.pci_bus_id or "", self._proc_root)
+        if details is not None and gpu.mig_enabled:
+            gpu.mig_devices = [_named(device, named) for device in details.mig_devices]
 
-    def _apps(self, binary: str) -> Tuple[Optional[Dict[str, List[raw.RawProcess]]], int]:
-        """The compute processes by GPU UUID; or None, and why."""
-        argv = [binary, "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits"]
+    def _add_processes(self, binary: str, gpu: raw.RawGpu, details: Optional[GpuDetails]) -> None:
+        if details is not None:
+            gpu.processes, gpu.processes_code, gpu.bad_processes = details.processes, details.code, details.bad_processes
+            used = gpu.memory.used if gpu.memory is not None else 0
+            if details.processes != [] or used <= _IN_USE:
+                return
+        # By CSV: the XML lacks this GPU, or shows nobody on it although it is in use. A list that is not supported looks empty there.
+        argv = [binary, "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits", "-i", str(gpu.index)]
         done = self._runner.run(argv, timeout=self._timeout)
-        return (parse_apps(done.stdout), raw.SUCCESS) if done.ok else (None, raw.HUNG if done.timed_out else _text_code(done))
+        if not done.ok:
+            gpu.processes, gpu.processes_code = None, raw.HUNG if done.timed_out else _text_code(done)
+        elif details is None:
+            gpu.processes = parse_apps(done.stdout).get(gpu.uuid or "", [])
 
 
 _RowAndVersion = Tuple[raw.RawGpu, Optional[str]]
 _Rows = Tuple[List[_RowAndVersion], Optional[Completed]]
 _Salvage = Tuple[List[_RowAndVersion], Optional[int], Optional[raw.Failure]]
-
-
-def _needs_apps(readable: Sequence[raw.RawGpu], details: Details) -> bool:
-    """Whether to ask for the compute processes by CSV: the XML lacks a GPU, or shows nobody on one that is in use. A list that is
-    not supported looks empty there."""
-    for gpu in readable:
-        found = details.gpus.get(gpu.pci_bus_id or "")
-        used = gpu.memory.used if gpu.memory is not None else 0
-        if found is None or (found.processes == [] and used > _IN_USE):
-            return True
-    return False
 
 
 def find_smi() -> Optional[str]:

@@ -96,10 +96,13 @@ def _row(cells: Dict[str, str]) -> Row:
     if total is None or used is None or free is None:
         gpu.memory_code = _cell_code(next(cells["memory." + part] for part in ("total", "used", "free")
                                           if _number(cells["memory." + part]) is None))
-        if gpu.memory_code in (raw.GPU_IS_LOST, raw.RESET_REQUIRED):
-            gpu.code, gpu.memory_code = gpu.memory_code, raw.SUCCESS
     else:
         gpu.memory = raw.RawMemory(total * MIB, used * MIB, free * MIB, None if reserved is None else reserved * MIB)
+    # one cell that says so speaks for the whole GPU, whatever the others hold
+    whole = [_cell_code(cell) for cell in cells.values() if cell.startswith("[")]
+    gpu.code = next((code for code in whole if code in (raw.GPU_IS_LOST, raw.RESET_REQUIRED)), raw.SUCCESS)
+    if gpu.code != raw.SUCCESS:
+        gpu.memory_code = raw.SUCCESS
     return Row(gpu, _known(cells["driver_version"]))
 
 

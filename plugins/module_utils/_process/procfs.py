@@ -11,9 +11,6 @@ from typing import Dict, List, Optional, Tuple
 
 from .types import ProcessInfo
 
-# /proc/1/ns/pid of the machine itself points at this inode (PROC_PID_INIT_INO in the kernel's proc_ns.h).
-_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-
 
 def read_process(pid: int, root: str = "/proc", title: bool = True) -> Optional[ProcessInfo]:
     """Everything about one process; None when there is none with this pid. Never raises for what /proc refuses.
@@ -124,7 +121,8 @@ def pid_max(root: str = "/proc") -> int:
 
 def in_initial_pid_namespace(root: str = "/proc") -> bool:
     """Whether we see the machine's own pids. Where not (a container), a number the driver gives may be another's pid."""
-    return _link(root + "/self/ns/pid") in (None, _INITIAL_PID_NAMESPACE)
+    # /proc/1/ns/pid of the machine itself points at this inode (PROC_PID_INIT_INO in the kernel's proc_ns.h)
+    return _link(root + "/self/ns/pid") in (None, "pid:[4026531836]")
 
 
 def user_name(uid: int) -> str:
