@@ -42,7 +42,7 @@ coverage: venv ## What the unit tests alone reach of plugins/
 
 lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on real hosts (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-test"; exit 1; }
-	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/sim tests/e2e -q
+	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/sim tests/e2e -q --durations=25
 
 bench: venv ## Measure against what people do by hand, on a lab host (root)
 	@PYTHONPATH=tests $(PY) -m bench.reclaim
