@@ -75,6 +75,9 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
             row.update(result="rolled back", after=row["before"])
         elif replaced or result.get("changed"):
             row.update(result="FAILED")
+        elif "actions" not in result:
+            # No word of the module itself: the connection broke, or the host failed. What it came to is not known.
+            row.update(result="UNKNOWN")
         else:
             row.update(result="refused")
     else:

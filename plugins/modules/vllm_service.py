@@ -350,6 +350,7 @@ timings:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.interrupts import shielded
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import run
@@ -395,9 +396,15 @@ def main() -> None:
     """Read the parameters, let the core work, report."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, required_if=REQUIRED_IF, supports_check_mode=True)
     try:
-        outcome = run(to_request(module.params), Ports(), check_mode=module.check_mode)
+        with shielded():
+            outcome = run(to_request(module.params), Ports(), check_mode=module.check_mode)
     except GpuFleetError as exc:
-        module.fail_json(msg=exc.msg, **exc.result)
+        for warning in exc.result.pop("warnings", []):
+            module.warn(warning)
+        if not module._diff:
+            exc.result.pop("diff", None)
+        # These two are there in any case: whoever reads a failure can tell it from one that never came from here.
+        module.fail_json(msg=exc.msg, **{"actions": [], "rolled_back": False, **exc.result})
     for warning in outcome.warnings:
         module.warn(warning)
     module.exit_json(**outcome.to_result(diff=module._diff))

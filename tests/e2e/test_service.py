@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,13 +156,117 @@ def test_secrets_are_nowhere_but_in_their_file(one: Host) -> None:
     assert changed["changed"] and secret not in changed["shown"]
 
 
-def test_a_unit_that_is_not_ours_is_left_alone(one: Host) -> None:
-    theirs = "[Service]\nExecStart=/bin/sleep 1000\n"
-    one.write(f"/etc/systemd/system/{UNIT}", theirs)
-    for state in ("started", "absent", "stopped"):
+def _unit_file(host: Host) -> None:
+    host.write(f"/etc/systemd/system/{UNIT}", "[Service]\nExecStart=/bin/sleep 1000\n")
+    host.run(["systemctl", "daemon-reload"])
+
+
+def _vendors_unit(host: Host) -> None:
+    host.run("mkdir -p /usr/lib/systemd/system")
+    host.write(f"/usr/lib/systemd/system/{UNIT}", "[Service]\nExecStart=/bin/sleep 1000\n")
+    host.run(["systemctl", "daemon-reload"])
+
+
+def _transient_unit(host: Host) -> None:
+    host.run(["systemd-run", f"--unit={UNIT}", "/bin/sleep", "1000"])
+
+
+@pytest.mark.parametrize("provoke", [_unit_file, _vendors_unit, _transient_unit])
+def test_a_unit_that_is_not_ours_is_left_alone_wherever_it_comes_from(one: Host, provoke: Callable[[Host], None]) -> None:
+    provoke(one)
+    one.run(["systemctl", "start", UNIT])
+    before = show(one)
+    for state in ("started", "stopped", "absent", "present"):
         refused = service(one, state=state)
         assert refused["failed"] and "did not write it" in refused["msg"], refused["shown"]
-    assert one.read(f"/etc/systemd/system/{UNIT}") == theirs
+    assert show(one) == before and before["ActiveState"] == "active"
+
+
+def test_files_that_are_not_ours_are_left_alone(one: Host) -> None:
+    one.run(["mkdir", "-p", "/etc/vllm"])
+    one.write("/etc/vllm/small.env", "TOKEN=theirs\n")
+    refused = service(one)
+    assert refused["failed"] and "/etc/vllm/small.env" in refused["msg"], refused["shown"]
+    gone = service(one, state="absent")
+    assert not gone["failed"] and not gone["changed"]
+    assert one.read("/etc/vllm/small.env") == "TOKEN=theirs\n"
+
+
+def test_what_would_stop_a_good_server_for_nothing_is_refused_or_left_out(one: Host) -> None:
+    service(one)
+    before = show(one)
+    itself = service(one, replace=[UNIT, "vllm-nobody"])
+    assert not itself["failed"] and not itself["changed"], itself["shown"]
+    for parameters, said in [
+        ({"args": {"gpu_memory_utilization": 0}}, "above 0 and at most 1"),
+        ({"args": {"gpu_memory_utilization": True}}, "above 0 and at most 1"),
+        ({"args": {"gpu_memory_utilization": "high"}}, "gpu_memory_utilization"),
+        ({"env": {"VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "inf"}}, "cannot be used"),
+        ({"guard": {"timeout": 0}}, "guard.timeout"),
+        ({"port": 80}, "below 1024"),
+        ({"replace": ["ssh"]}, "never stopped"),
+        ({"replace": ["vllm-*"]}, "patterns are not taken"),
+        ({"unit_options": {"Service": {"Nicer": "5"}}}, "Nicer"),
+    ]:
+        refused = service(one, **parameters)
+        assert refused["failed"] and said in refused["msg"], refused["shown"]
+        assert "Traceback" not in refused["shown"]
+    one.run(["touch", "-d", "+1 hour", "/etc/vllm/small.yaml"])
+    assert not service(one)["changed"], "a time that is yet to come is no reason for a restart"
+    assert show(one) == before
+
+
+def test_a_gpu_that_fell_off_the_bus_does_not_move_the_others_up(one: Host) -> None:
+    everything = {**SMALL, "gpus": "all", "args": {"tensor_parallel_size": 8, "gpu_memory_utilization": 0.5}}
+    uuids = [one.gpu.current.gpus[index].uuid for index in (4,)]
+    one.gpu.preset("fewer_gpus_than_pci")
+    refused = module(one, "vllm_service", **everything)
+    assert refused["failed"] and "PCI bus" in refused["msg"], refused["shown"]
+    assert not service(one, "--check", gpus=uuids)["failed"]
+
+
+def test_a_directory_that_the_service_cannot_look_into_is_opened_and_counted(one: Host) -> None:
+    service(one)
+    one.run("chmod 700 /etc/vllm && rmdir /var/lib/gpufleet")
+    planned = service(one, "--check")
+    assert planned["changed"] and set(actions(planned)) == {"make_directory"}
+    done = service(one)
+    assert done["changed"] and actions(done) == actions(planned)
+    assert not service(one)["changed"]
+
+
+def test_a_masked_service_is_as_good_as_stopped(one: Host) -> None:
+    service(one)
+    service(one, state="stopped")
+    one.run(f"mv /etc/systemd/system/{UNIT} /root/ && systemctl mask {UNIT} && systemctl daemon-reload")
+    assert not service(one, state="stopped")["failed"]
+    refused = service(one)
+    assert refused["failed"] and "systemctl unmask" in refused["msg"], refused["shown"]
+
+
+def test_absent_leaves_nothing(one: Host) -> None:
+    service(one, unit_options={"Service": {"Nice": "5"}}, secrets={"A_TOKEN": "x y"}, enabled=True)
+    assert one.exists(f"/etc/systemd/system/{UNIT}.d/50-options.conf")
+    service(one, state="absent")
+    assert one.run("find /etc -name '*small*'").stdout == ""
+
+
+def test_a_change_is_finished_though_its_controller_and_its_connection_die(one: Host) -> None:
+    service(one)
+    one.vllm.behave("other", load_seconds=4)
+    env = {**os.environ, "ANSIBLE_PIPELINING": "0", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no"}
+    controller = subprocess.Popen(
+        [str(Path(sys.executable).parent / "ansible"), one.name, "-i", "inventories/lab", "-m", "gpufleet.vllm.vllm_service",
+         "-a", json.dumps({**OTHER, "port": 8001, "replace": "conflicting"})],
+        cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )
+    one.run(f"for i in $(seq 200); do systemctl is-active -q {UNIT} || exit 0; sleep 0.05; done; exit 1")
+    os.killpg(controller.pid, signal.SIGKILL)
+    controller.wait()
+    one.run("for i in $(seq 300); do systemctl is-enabled -q vllm-other.service 2>/dev/null && exit 0; sleep 0.1; done; "
+            "journalctl -u 'vllm-*' | tail -30; exit 1", check=False)
+    again = module(one, "vllm_service", **{**OTHER, "port": 8001, "replace": "conflicting"})
+    assert not again["failed"] and again["ready"] and "start" not in actions(again), again["shown"]
 
 
 def test_memory_that_somebody_else_holds_is_named_and_nothing_is_begun(one: Host) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -41,6 +42,7 @@ class FileChange:
     what: str
     before: Optional[bytes]
     before_mode: Optional[int]
+    before_status: Optional[os.stat_result] = None
 
     def to_result(self) -> Dict[str, str]:
         """The entry for the module's ``files``."""
@@ -104,11 +106,11 @@ def compare(wanted: WantedFile) -> Optional[FileChange]:
     before = read_bytes(wanted.path)
     mode = stat.S_IMODE(status.st_mode)
     if wanted.content is None:
-        return FileChange(wanted, "removed", before, mode)
+        return FileChange(wanted, "removed", before, mode, status)
     if before != wanted.content:
-        return FileChange(wanted, "content", before, mode)
+        return FileChange(wanted, "content", before, mode, status)
     if (mode, status.st_uid, status.st_gid) != (wanted.mode, wanted.uid, wanted.gid):
-        return FileChange(wanted, "mode", before, mode)
+        return FileChange(wanted, "mode", before, mode, status)
     return None
 
 
@@ -123,6 +125,7 @@ def apply_change(change: FileChange) -> None:
     try:
         if wanted.content is None:
             os.unlink(wanted.path)
+            _tidy(os.path.dirname(wanted.path))
             return
         os.makedirs(os.path.dirname(wanted.path), mode=0o755, exist_ok=True)
         _replace(wanted)
@@ -131,13 +134,28 @@ def apply_change(change: FileChange) -> None:
 
 
 def restore(change: FileChange) -> None:
-    """Undo one change: put back what was there before."""
-    wanted = change.wanted
+    """Undo one change: put back what was there before, its owner and its time included.
+
+    The time matters: a process older than its files is taken for one that has yet to read them.
+    """
+    wanted, status = change.wanted, change.before_status
     mode = wanted.mode if change.before_mode is None else change.before_mode
-    back = WantedFile(wanted.path, change.before, mode, wanted.uid, wanted.gid, wanted.secret)
-    again = compare(back)
+    uid, gid = (wanted.uid, wanted.gid) if status is None else (status.st_uid, status.st_gid)
+    again = compare(WantedFile(wanted.path, change.before, mode, uid, gid, wanted.secret))
     if again is not None:
         apply_change(again)
+    if status is not None:
+        os.utime(wanted.path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _tidy(directory: str) -> None:
+    """A drop-in directory goes with its last file."""
+    if directory.endswith(".d"):
+        try:
+            os.rmdir(directory)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 def _replace(wanted: WantedFile) -> None:
@@ -171,16 +189,19 @@ def make_directory(path: str, mode: int = 0o755, uid: int = 0, gid: int = 0) -> 
         created = False
     except OSError as exc:
         raise GpuFleetError("Cannot make the directory %s: %s." % (path, exc.strerror)) from exc
-    status = os.stat(path)
-    if not stat.S_ISDIR(status.st_mode):
-        raise GpuFleetError("%s is in the way: a directory is needed there. Move it away and run again." % path)
     fixed = False
-    if stat.S_IMODE(status.st_mode) != mode:
-        os.chmod(path, mode)
-        fixed = True
-    if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (uid, gid):
-        os.chown(path, uid, gid)
-        fixed = True
+    try:
+        status = os.stat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            raise GpuFleetError("%s is in the way: a directory is needed there. Move it away and run again." % path)
+        if stat.S_IMODE(status.st_mode) != mode:
+            os.chmod(path, mode)
+            fixed = True
+        if os.geteuid() == 0 and (status.st_uid, status.st_gid) != (uid, gid):
+            os.chown(path, uid, gid)
+            fixed = True
+    except OSError as exc:
+        raise GpuFleetError("Cannot set the mode and owner of %s: %s." % (path, exc.strerror)) from exc
     return created or fixed
 
 

@@ -56,6 +56,8 @@ class Runner:
         argv = tuple(argv)
         full_env = dict(os.environ)
         full_env.update({"LC_ALL": "C", "LANGUAGE": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_PAGER": ""})
+        # `su` without a hyphen leaves root without these, and half of what runs here lives in them.
+        full_env["PATH"] = full_env.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
         full_env.update(env or {})
         try:
             child = subprocess.Popen(

@@ -12,22 +12,25 @@ from typing import List, Optional
 from .._core.errors import GpuFleetError
 from .._model.facts import ModelFacts, read_model
 from .._model.parallel import Check, check_parallel
+from .._unit.render import render_drop_in, render_unit
 from .look import Look
 from .memory import holder_text, shortages
 from .plan import Plan
+from .ports import Ports
 from .request import Request
 
 _TRUE = (True, "true", "True", "yes", "1", 1)
 
 
-def run_checks(request: Request, look: Look, plan: Plan) -> List[Check]:
+def run_checks(request: Request, look: Look, plan: Plan, ports: Ports) -> List[Check]:
     """Every check that can be made on this host for this service."""
     checks: List[Check] = []
-    checks += _gpus(look)
+    checks += _gpus(request, look)
     facts = _model(request, checks)
     if facts is not None:
-        checks += _parallel(request, look, facts)
+        checks += _parallel(look, facts)
     checks.append(_executable(request))
+    checks += _unit_options(request, look, ports)
     if plan.has("start"):
         checks.append(_port(request, look, plan))
         checks += _memory(look, plan)
@@ -47,13 +50,21 @@ def refusal(request: Request, checks: List[Check]) -> str:
     return "\n".join(lines)
 
 
-def _gpus(look: Look) -> List[Check]:
+def _gpus(request: Request, look: Look) -> List[Check]:
     bad = [gpu for gpu in look.gpus if gpu.state != "ok"]
     if bad:
         detail = "; ".join("GPU %d is in state %s (%s)" % (gpu.index, gpu.state, gpu.error or "no detail") for gpu in bad)
         return [Check("gpus", "fail", detail, "Leave them out of gpus, or repair them first.")]
     names = ", ".join(str(gpu.index) for gpu in look.gpus)
-    return [Check("gpus", "pass", "GPU %s answer" % names, None)]
+    checks = [Check("gpus", "pass", "GPU %s answer" % names, None)]
+    seen = look.snapshot
+    if seen is not None and seen.pci_count is not None and seen.count is not None and seen.count < seen.pci_count:
+        # Indices move up when one is missing: the service would come up on fewer or on other cards than were meant.
+        named = all(each.upper().startswith(("GPU-", "MIG-")) or ":" in each for each in request.gpus)
+        detail = "the driver shows %d GPUs, but %d are on the PCI bus" % (seen.count, seen.pci_count)
+        fix = "Look in dmesg for the one that is missing. To go on without it, give GPUs by UUID."
+        checks.append(Check("gpu_missing", "warn" if named else "fail", detail, fix))
+    return checks
 
 
 def _model(request: Request, checks: List[Check]) -> Optional[ModelFacts]:
@@ -70,8 +81,8 @@ def _model(request: Request, checks: List[Check]) -> Optional[ModelFacts]:
     return facts
 
 
-def _parallel(request: Request, look: Look, facts: ModelFacts) -> List[Check]:
-    args = {str(key).replace("-", "_"): value for key, value in request.args.items()}
+def _parallel(look: Look, facts: ModelFacts) -> List[Check]:
+    args = look.spec.args if look.spec is not None else {}
     try:
         tensor = int(args.get("tensor_parallel_size", 1))
         pipeline = int(args.get("pipeline_parallel_size", 1))
@@ -92,9 +103,25 @@ def _executable(request: Request) -> Check:
     return Check("executable", "pass", "%s is there" % path, None)
 
 
+def _unit_options(request: Request, look: Look, ports: Ports) -> List[Check]:
+    """systemd's own opinion of a drop-in, before it is in force: what it does not know it silently leaves out."""
+    if not request.unit_options or look.spec is None or not look.view.unit_text_changed:
+        return []
+    drop_in = render_drop_in(look.spec.unit_options)
+    problems = ports.systemd.verify(render_unit(look.spec), look.spec.unit, {"50-options.conf": drop_in})
+    if problems:
+        return [Check("unit_options", "fail", "systemd does not take them: " + "; ".join(problems), "Correct unit_options.")]
+    return [Check("unit_options", "pass", "systemd takes them", None)]
+
+
 def _port(request: Request, look: Look, plan: Plan) -> Check:
+    if request.port < 1024:
+        detail = "port %d is below 1024, and the service runs without the privilege to take it" % request.port
+        return Check("port", "fail", detail, "Give a port from 1024 on.")
     stopped = set(plan.targets("stop"))
-    holders = [rival.service for rival in look.view.rivals] + ([look.own] if look.own is not None else [])
+    holders = [rival.service for rival in look.view.rivals if rival.status.running]
+    if look.own is not None and look.view.status.running:
+        holders.append(look.own)
     if any(service.unit in stopped and service.port == request.port for service in holders):
         return Check("port", "pass", "port %d comes free when its holder stops" % request.port, None)
     error = _bind_error(request.host, request.port)
@@ -126,6 +153,10 @@ def _memory(look: Look, plan: Plan) -> List[Check]:
     units = frozenset(plan.targets("stop")) | {look.view.unit}
     pids = frozenset(int(pid) for pid in plan.targets("end_process"))
     short = shortages(look.gpus, look.need, units, pids)
+    unknown = [gpu for gpu in look.gpus if gpu.total_mib is None or gpu.used_mib is None]
+    if not short and unknown:
+        names = ", ".join(str(gpu.index) for gpu in unknown)
+        return [Check("memory", "skip", "the driver does not say how much memory is free on GPU %s" % names, None)]
     if not short:
         return [Check("memory", "pass", "every GPU has, or will have, the memory that the server asks for at its start", None)]
     checks = []

@@ -21,15 +21,15 @@ from .._reclaim.ports import Ports as ReclaimPorts
 from .._reclaim.proof import prove_free
 from .._reclaim.request import ReclaimRequest
 from .._reclaim.types import Done
-from .memory import Need, holders_text
+from .memory import Limit, holders_text
 from .ports import Ports
-from .request import FREE_MAX_USED_MIB
 
 _SETTLE_S = 1.0
 # The driver gives memory back seconds after the last process is gone, and not on all GPUs at once.
 _FREE_TIMEOUT_S = 120.0
 # Workers that lose their server while we wait become orphans only then: they are looked for again this often.
 _ROUND_S = 10.0
+_PAUSE_S = 0.2
 _GRACE_S = 20.0
 
 
@@ -41,32 +41,37 @@ class Freed:
     ended: Tuple[Dict[str, Any], ...] = ()
 
 
-def make_free(gpus: Sequence[int], need: Need, shared: Sequence[int], ports: Ports, reader: GpuReader) -> Freed:
-    """End orphans on ``gpus`` and wait until the driver confirms that their memory is back and stable.
+def make_free(limits: Sequence[Limit], ports: Ports, reader: GpuReader, timeout: float = _FREE_TIMEOUT_S) -> Freed:
+    """End orphans on these GPUs and wait, ``timeout`` seconds at most, until the driver confirms that their memory is back and stable.
 
-    GPUs in ``shared`` are used by other services too: there it is enough that ``need`` fits. Raises GpuFleetError, naming
-    every holder, when not even ``need`` can be met.
+    Raises GpuFleetError, naming every holder, when not even what the service needs came free.
     """
-    selection = [str(index) for index in gpus]
-    fits = {gpu.index: need.max_used_mib(gpu) for gpu in reader.snapshot(selection, processes=False).gpus}
-    limits = {index: most if index in shared else min(FREE_MAX_USED_MIB, most) for index, most in fits.items()}
+    gpus = [limit.gpu for limit in limits]
+    selection = [str(gpu) for gpu in gpus]
+    free = {limit.gpu: limit.free_mib for limit in limits}
+    fits = {limit.gpu: limit.fits_mib for limit in limits}
     done = Done()
-    deadline = Deadline(ports.clock, _FREE_TIMEOUT_S)
+    deadline = Deadline(ports.clock, timeout)
     while True:
         _end_orphans(selection, ports, reader, done)
         ended = tuple(each.to_result() for each in done.signalled.values())
         within = min(_ROUND_S, max(_SETTLE_S * 2, deadline.remaining))
-        if prove_free(reader, list(gpus), limits, _SETTLE_S, within, ports.clock).freed:
+        if prove_free(reader, gpus, free, _SETTLE_S, within, ports.clock).freed:
             return Freed(ended=ended)
         if deadline.expired:
             break
-    enough = prove_free(reader, list(gpus), fits, _SETTLE_S, _SETTLE_S * 3, ports.clock).freed
-    now = reader.snapshot(selection, processes=True).gpus
+        ports.clock.sleep(_PAUSE_S)  # a driver that is beyond reading answers at once
+    enough = prove_free(reader, gpus, fits, _SETTLE_S, _SETTLE_S * 3, ports.clock).freed
+    now = reader.snapshot(selection, processes=True)
     if enough:
-        text = "There is room for the service, but not all memory came back: %s." % holders_text(now, limits)
+        text = "There is room for the service, but not all memory came back: %s." % holders_text(now.gpus, free)
         return Freed((text,), ended)
+    if not now.available:
+        text = "the driver cannot be read (%s: %s)" % (now.reason, now.reason_detail or "no further detail")
+    else:
+        text = holders_text(now.gpus, fits)
     raise GpuFleetError(
-        "The memory that the service needs did not come free within %d s. %s." % (_FREE_TIMEOUT_S, holders_text(now, fits)),
+        "The memory that the service needs was not seen to come free within %d s: %s." % (timeout, text),
         ended_processes=list(ended),
     )
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -15,6 +16,7 @@ from .._gpu.reader import GpuReader
 from .._gpu.select import resolve
 from .._gpu.types import Gpu, Snapshot
 from .._guard.zipapp import build_guard
+from .._process.rules import host_unit_reason
 from .._server.http import Server
 from .._server.ready import ReadyState
 from .._systemd.show import UnitStatus
@@ -32,6 +34,8 @@ from .request import Request
 from .wellness import unwell
 
 API_KEY = "VLLM_API_KEY"
+# How every file begins that this collection writes.
+_OURS = b"# Managed by gpufleet.vllm"
 # Makes the device nodes when nobody has yet (at boot); distributions put it in either place.
 _MODPROBE = ("/usr/bin/nvidia-modprobe", "/usr/sbin/nvidia-modprobe")
 
@@ -45,7 +49,6 @@ class Look:
     own: Optional[ManagedService]
     target: Optional[Target]
     account: Account
-    directories: Tuple[str, ...]
     snapshot: Optional[Snapshot]
     gpus: Tuple[Gpu, ...]
     need: Optional[Need]
@@ -62,11 +65,13 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     account = look_up(request.user, request.group)
     snapshot = reader.snapshot() if reader is not None else None
     gpus = _selected(request, snapshot)
-    spec = _spec(request, gpus) if request.declares_files else None
+    spec = _checked_spec(request, gpus) if request.declares_files else None
     statuses = ports.systemd.statuses([unit] + [service.unit for service in others])
     status = statuses[unit]
-    _refuse_masked(unit, status)
+    if request.declares_files:
+        _refuse_masked(unit, status)
     _refuse_other_name(request, own)
+    _refuse_foreign_unit(unit, status, own, ports)
     planned = _file_changes(request, spec, own, account, ports)
     definition = _definition_paths(request, ports)
     target = None
@@ -74,7 +79,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
         server = ports.server(spec.host, spec.port, spec.secrets.get(API_KEY), spec.tls)
         target = Target(unit, spec.served_name, server, request.smoke)
     definition_changed = any(c.wanted.path in definition and c.what != "mode" for c in planned)
-    stale = None if definition_changed else _stale(status, definition)
+    stale = None if definition_changed else _stale(status, definition, ports.clock.time())
     serves, ill = None, None
     if request.state == "started" and status.running and target is not None and not definition_changed and stale is None:
         serves = probe(target, ports.clock)
@@ -84,6 +89,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
         unit=unit,
         status=status,
         account_missing=request.declares_files and not account.complete,
+        directories=_directories(ports) if request.declares_files else (),
         changes=tuple(planned),
         definition_changed=definition_changed,
         unit_text_changed=any(c.wanted.path.startswith(ports.paths.units + "/") and c.what != "mode" for c in planned),
@@ -96,13 +102,11 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     need = None
     if spec is not None:
         need = Need(spec.utilization, spec.guard.margin_mib)
-    directories = (ports.paths.config, os.path.dirname(ports.paths.guard), ports.paths.home, ports.paths.records)
-    missing = tuple(path for path in directories if not os.path.isdir(path))
     left_running = tuple(
         service for service in others
         if not statuses[service.unit].inactive and service.unit not in {rival.service.unit for rival in rivals}
     )
-    return Look(view, spec, own, target, account, missing, snapshot, gpus, need, left_running, serves)
+    return Look(view, spec, own, target, account, snapshot, gpus, need, left_running, serves)
 
 
 def server_of(service: ManagedService, ports: Ports) -> Server:
@@ -124,6 +128,39 @@ def _selected(request: Request, snapshot: Optional[Snapshot]) -> Tuple[Gpu, ...]
     return tuple(resolve(request.gpus, snapshot.gpus))
 
 
+def _directories(ports: Ports) -> Tuple[str, ...]:
+    """Those that are missing, or that the service's user cannot look into."""
+    wanted = (ports.paths.config, os.path.dirname(ports.paths.guard), ports.paths.home, ports.paths.records)
+    found = []
+    for path in wanted:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            found.append(path)
+            continue
+        except OSError as exc:
+            raise GpuFleetError("Cannot look at %s: %s." % (path, exc.strerror)) from exc
+        if not stat.S_ISDIR(status.st_mode):
+            raise GpuFleetError("%s is in the way: a directory is needed there. Move it away and run again." % path)
+        if status.st_mode & 0o005 != 0o005:
+            found.append(path)
+    return tuple(found)
+
+
+def _checked_spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
+    try:
+        spec = _spec(request, gpus)
+        utilization, _stop, _start = spec.utilization, spec.timeout_stop_s, spec.start_limit_interval_s
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise GpuFleetError("The declaration of %s cannot be used: %s." % (request.name, exc)) from exc
+    if isinstance(spec.args.get("gpu_memory_utilization"), bool) or not 0 < utilization <= 1:
+        raise GpuFleetError(
+            "args.gpu_memory_utilization is %r. It is a share of each GPU's memory, above 0 and at most 1, such as 0.92."
+            % (spec.args.get("gpu_memory_utilization"),)
+        )
+    return spec
+
+
 def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
     if request.model is None:
         raise AssertionError("request.model is not None")
@@ -131,7 +168,7 @@ def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
         name=request.name,
         model=request.model,
         served_name=request.served_name or request.name,
-        gpus=tuple(sorted(gpu.index for gpu in gpus)),
+        gpus=tuple(sorted({gpu.index for gpu in gpus})),
         gpu_uuids=tuple(gpu.uuid for gpu in gpus if gpu.memory_type == "mig" and gpu.uuid is not None),
         host=request.host,
         port=request.port,
@@ -180,7 +217,6 @@ def _file_changes(
     request: Request, spec: Optional[ServiceSpec], own: Optional[ManagedService], account: Account, ports: Ports
 ) -> List[FileChange]:
     paths = _definition_paths(request, ports)
-    _refuse_foreign(paths[0], own)
     if request.state == "stopped":
         return []
     wanted: List[WantedFile] = []
@@ -189,18 +225,34 @@ def _file_changes(
         wanted.append(WantedFile(ports.paths.guard, build_guard(), mode=0o755, opaque=True))
     declared = {entry.path for entry in wanted}
     wanted.extend(WantedFile(path, None, secret=path.endswith(".env")) for path in paths if path not in declared)
-    return changes(wanted)
+    planned = changes(wanted)
+    if own is None:
+        theirs = [c for c in planned if c.wanted.path in paths and c.before is not None and not c.before.startswith(_OURS)]
+        if theirs and request.state == "absent":
+            return [change for change in planned if change not in theirs]  # nothing of ours: nothing to remove
+        for change in theirs:
+            raise GpuFleetError(
+                "%s exists, but this collection did not write it. It is left alone. Choose another name for the service, or "
+                "move the file away and run again." % change.wanted.path
+            )
+    return planned
 
 
-def _refuse_foreign(path: str, own: Optional[ManagedService]) -> None:
-    if own is None and os.path.lexists(path):
+def _refuse_foreign_unit(unit: str, status: UnitStatus, own: Optional[ManagedService], ports: Ports) -> None:
+    """A unit of this name that is not ours, wherever its file is, or that runs without one."""
+    if own is not None or (status.masked and status.inactive):
+        return
+    path = os.path.join(ports.paths.units, unit)
+    if os.path.lexists(path) or status.exists or not status.inactive:
+        where = status.fragment_path or (path if os.path.lexists(path) else "no file")
         raise GpuFleetError(
-            "%s exists, but this collection did not write it (it has no [X-GpuFleet] section). It is left alone. "
-            "Choose another name for the service, or move the file away and run again." % path
+            "There is a unit %s on this host already (%s, %s), but this collection did not write it. It is left alone. Choose "
+            "another name for the service, or stop it and move its file away, and run again."
+            % (unit, where, status.active_state or "not loaded")
         )
 
 
-def _stale(status: UnitStatus, definition: Sequence[str]) -> Optional[str]:
+def _stale(status: UnitStatus, definition: Sequence[str], now: float) -> Optional[str]:
     if status.main_start is None or not (status.running or status.starting):
         return None
     for path in definition:
@@ -208,7 +260,8 @@ def _stale(status: UnitStatus, definition: Sequence[str]) -> Optional[str]:
             written = os.stat(path).st_mtime
         except FileNotFoundError:
             continue
-        if written > status.main_start:
+        # A time that is yet to come says nothing: a clock was set back, or a backup brought it along.
+        if status.main_start < written <= now:
             return "its process is older than %s" % path
     return None
 
@@ -252,14 +305,19 @@ def _listed(
                 % (rival.service.unit, rival.why, ", ".join(request.replace_units))
             )
     known = {service.unit: service for service in others}
-    unknown = [unit for unit in request.replace_units if unit not in known]
+    units = [unit for unit in request.replace_units if unit != spec.unit]  # a list for a fleet may name the service itself
+    unknown = [unit for unit in units if unit not in known]
+    for unit in unknown:
+        reason = host_unit_reason(unit)
+        if reason is not None:
+            raise GpuFleetError("replace: %s is never stopped for a model: %s." % (unit, reason))
     statuses = dict(statuses)
     statuses.update(ports.systemd.statuses(unknown))
     rivals = []
-    for unit in request.replace_units:
+    for unit in units:
         status = statuses[unit]
-        if not status.exists:
-            continue  # nothing to stop: a second run finds the same
+        if not status.exists or status.unit == spec.unit:
+            continue  # nothing to stop, or another name of this very service
         service = known.get(unit) or ManagedService(unit, unit, "", "", (), 0, unit, "")
         rival = Rival(service, status, "it is listed in replace")
         if rival.running or rival.enabled:

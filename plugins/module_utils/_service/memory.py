@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import FrozenSet, Iterable, List, Mapping, Optional
 
 from .._gpu.types import Gpu, GpuProcess
+from .request import FREE_MAX_USED_MIB
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,28 @@ class Need:
         if needed is None or gpu.total_mib is None:
             return 0
         return max(0, gpu.total_mib - (gpu.reserved_mib or 0) - needed)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much may still be used on one GPU. ``free_mib`` counts as free, ``fits_mib`` still leaves the service room."""
+
+    gpu: int
+    free_mib: int
+    fits_mib: int
+
+
+def free_limits(
+    gpus: Iterable[Gpu], need: Need, leaving_units: FrozenSet[str], leaving_pids: FrozenSet[int]
+) -> List[Limit]:
+    """What counts as free on each GPU: an idle one, plus what those hold who stay and may stay."""
+    limits = []
+    for gpu in gpus:
+        staying = [p for p in gpu.processes if p.unit not in leaving_units and p.pid not in leaving_pids and p.state != "gone"]
+        fits = need.max_used_mib(gpu)
+        held = sum(process.used_mib or 0 for process in staying)
+        limits.append(Limit(gpu.index, min(fits, FREE_MAX_USED_MIB + held), fits))
+    return limits
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, Mapping, Tuple
 
 from .._core.errors import GpuFleetError
@@ -12,6 +13,8 @@ from .._unit.spec import GuardSpec
 from .request import Request
 
 _REPLACE_WORDS = ("none", "conflicting")
+_UNIT = re.compile(r"^[A-Za-z0-9:_.@\\-]+\.(service|scope)$")
+_WEEK_S = 7 * 24 * 3600
 
 
 def to_request(params: Mapping[str, Any]) -> Request:
@@ -19,8 +22,10 @@ def to_request(params: Mapping[str, Any]) -> Request:
     replace, units = _replace(params.get("replace"))
     _in_range(params, "port", 1, 65535)
     for name in ("drain_timeout", "stop_timeout", "ready_timeout"):
-        _in_range(params, name, 0 if name == "drain_timeout" else 1, 7 * 24 * 3600)
+        _in_range(params, name, 0 if name == "drain_timeout" else 1, _WEEK_S)
     guard = params.get("guard") or {}
+    _in_range(guard, "timeout", 1, _WEEK_S, "guard.timeout")
+    _in_range(guard, "margin_mib", 0, 1 << 30, "guard.margin_mib")
     gpus = tuple(str(gpu).strip() for gpu in params.get("gpus") or ("all",))
     if any(not gpu for gpu in gpus):
         raise GpuFleetError("`gpus` holds an empty entry. Give indices, UUIDs, PCI ids, or \"all\".")
@@ -65,14 +70,18 @@ def _replace(value: Any) -> Tuple[str, Tuple[str, ...]]:
             return value, ()
         value = [part.strip() for part in value.split(",")]
     if isinstance(value, (list, tuple)) and value and all(isinstance(unit, str) and unit for unit in value):
-        return "listed", tuple(unit if "." in unit else unit + ".service" for unit in value)
+        units = tuple(unit if unit.endswith((".service", ".scope")) else unit + ".service" for unit in value)
+        for unit in units:
+            if not _UNIT.match(unit) or unit.startswith("-"):
+                raise GpuFleetError("`replace` names %r, which is no unit's name. Write each unit out; patterns are not taken." % unit)
+        return "listed", units
     raise GpuFleetError("`replace` is %r. It takes \"none\", \"conflicting\" or a list of unit names." % (value,))
 
 
-def _in_range(params: Mapping[str, Any], name: str, low: int, high: int) -> None:
+def _in_range(params: Mapping[str, Any], name: str, low: int, high: int, label: str = "") -> None:
     value = params.get(name)
     if value is not None and not low <= int(value) <= high:
-        raise GpuFleetError("`%s` is %s. It has to be between %d and %d." % (name, value, low, high))
+        raise GpuFleetError("`%s` is %s. It has to be between %d and %d." % (label or name, value, low, high))
 
 
 def _text(params: Mapping[str, Any], name: str) -> str:

@@ -55,6 +55,7 @@ class View:
     unit: str
     status: UnitStatus
     account_missing: bool = False
+    directories: Tuple[str, ...] = ()
     changes: Tuple[FileChange, ...] = ()
     definition_changed: bool = False
     unit_text_changed: bool = False
@@ -121,6 +122,8 @@ def _files(request: Request, view: View) -> List[Step]:
     steps = []
     if view.account_missing:
         steps.append(Step("create_user", request.user, "the service runs as this system user, which does not exist"))
+    for directory in view.directories:
+        steps.append(Step("make_directory", directory, "it is missing, or the service cannot look into it"))
     words = {"created": "does not exist", "content": "differs", "mode": "has another mode or owner", "removed": "is not declared"}
     for change in view.changes:
         verb = "remove" if change.what == "removed" else "write"
@@ -158,7 +161,7 @@ def _why_start(request: Request, view: View) -> Optional[str]:
     if status.inactive or status.stopping:
         return "it is %s" % status.active_state
     if status.crash_looping:
-        return "it crashes at every start (%d restarts so far)" % status.n_restarts
+        return "it has crashed (%d restarts so far)" % status.n_restarts
     if request.state == "restarted":
         return "a restart is asked for"
     if view.definition_changed:
@@ -188,6 +191,8 @@ def _hand_over(request: Request, view: View) -> List[Step]:
         wanted = True  # the new service takes over the old one's place at boot
     if wanted is not None:
         steps += _boot(wanted, view)
+    if wanted is False:
+        return steps  # then the old one stays what starts at boot: after a reboot something has to serve
     for rival in view.rivals:
         if rival.enabled:
             steps.append(Step("disable", rival.service.unit, "%s takes its place" % view.unit))
@@ -231,6 +236,7 @@ def summary(plan: Plan) -> List[str]:
     """The plan as lines that a person reads, in the order in which it would happen."""
     words: Dict[str, str] = {
         "create_user": "create the system user %s",
+        "make_directory": "make the directory %s, or let the service look into it",
         "write": "write %s",
         "remove": "remove %s",
         "daemon_reload": "let systemd read its unit files again (%s)",

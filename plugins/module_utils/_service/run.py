@@ -16,10 +16,11 @@ from .._model.parallel import Check
 from .checks import failed, refusal, run_checks
 from .lock import HostLock
 from .look import Look, look
+from .outcome import Outcome
 from .plan import Plan, diff_of_plan, make_plan
 from .ports import Ports
 from .request import Request
-from .transaction import Outcome, Transaction
+from .transaction import Transaction
 
 
 @dataclass(frozen=True)
@@ -100,18 +101,16 @@ def _run(request: Request, ports: Ports, check_mode: bool, reader: Optional[GpuR
     outcome = Outcome(ready=seen.serves)
     checks: Optional[List[Check]] = None
     if request.wants_running and request.preflight != "skip":
-        checks = run_checks(request, seen, plan)
+        checks = run_checks(request, seen, plan, ports)
         _judge(request, checks, outcome)
     outcome.timings["preflight"] = round(clock.monotonic() - begun, 3)
 
     def result(changed: bool) -> ServiceResult:
         outcome.timings["total"] = round(clock.monotonic() - begun, 3)
-        after = _gpus(reader, seen) if reader is not None and changed and not check_mode else None
         before = [gpu.to_dict() for gpu in seen.gpus]
-        status = ports.systemd.status(seen.view.unit).to_result()
-        return ServiceResult(
-            changed, seen, plan, outcome, checks, status, before, before if after is None else after, request.wants_running
-        )
+        after = _gpus_now(reader, seen, outcome) if reader is not None and changed and not check_mode else before
+        status = _status_now(ports, seen, outcome)
+        return ServiceResult(changed, seen, plan, outcome, checks, status, before, after, request.wants_running)
 
     if checks is not None and failed(checks) and request.preflight == "enforce":
         raise GpuFleetError(refusal(request, checks), **result(False).to_result())
@@ -122,8 +121,9 @@ def _run(request: Request, ports: Ports, check_mode: bool, reader: Optional[GpuR
     try:
         transaction.run()
     except GpuFleetError as exc:
-        told = result(outcome.touched).to_result()
+        told = result(outcome.touched).to_result(diff=True)
         told.update(exc.result)
+        told["warnings"] = list(outcome.warnings)
         raise GpuFleetError(exc.msg, **told) from exc
     return result(outcome.touched)
 
@@ -142,6 +142,22 @@ def _would_replace(seen: Look, plan: Plan) -> List[Dict[str, Any]]:
     ]
 
 
-def _gpus(reader: GpuReader, seen: Look) -> List[Dict[str, Any]]:
-    indices = [str(gpu.index) for gpu in seen.gpus]
-    return [gpu.to_dict() for gpu in reader.snapshot(indices).gpus]
+def _gpus_now(reader: GpuReader, seen: Look, outcome: Outcome) -> List[Dict[str, Any]]:
+    """The GPUs at the end. A driver that no longer answers must not take the place of what there is to tell."""
+    wanted = {gpu.index for gpu in seen.gpus}
+    try:
+        snapshot = reader.snapshot()
+    except (GpuFleetError, OSError, RuntimeError) as exc:
+        outcome.warnings.append("The GPUs could not be read at the end: %s" % exc)
+        return []
+    if not snapshot.available:
+        outcome.warnings.append("The GPUs could not be read at the end: %s (%s)." % (snapshot.reason, snapshot.reason_detail))
+    return [gpu.to_dict() for gpu in snapshot.gpus if gpu.index in wanted]
+
+
+def _status_now(ports: Ports, seen: Look, outcome: Outcome) -> Dict[str, Any]:
+    try:
+        return ports.systemd.status(seen.view.unit).to_result()
+    except GpuFleetError as exc:
+        outcome.warnings.append("The unit could not be looked at at the end: %s" % exc.msg)
+        return seen.view.status.to_result()

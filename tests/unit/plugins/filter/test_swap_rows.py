@@ -39,7 +39,8 @@ def row(result: dict[str, Any], plan: bool = False) -> dict[str, Any]:
      {"before": "old", "after": "old", "result": "rolled back", "detail": "It died."}),
     ({"failed": True, "msg": "Lost.", "rolled_back": False, "replaced": [{"unit": OLD, "name": "old"}], "changed": True},
      {"after": None, "result": "FAILED"}),
-    ({"failed": True, "msg": "No such model.", "changed": False, "replaced": []}, {"after": None, "result": "refused"}),
+    ({"failed": True, "msg": "No such model.", "changed": False, "replaced": [], "actions": []}, {"after": None, "result": "refused"}),
+    ({"failed": True, "msg": "MODULE FAILURE", "changed": False, "rc": 255}, {"after": None, "result": "UNKNOWN"}),
     ({"unreachable": True, "msg": "No route."}, {"result": "unreachable", "detail": "No route."}),
     ({}, {"result": "untouched", "after": None}),
 ])

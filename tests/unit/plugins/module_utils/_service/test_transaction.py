@@ -12,14 +12,16 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.files import WantedFile, changes
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.account import Account
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.look import Look
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.memory import Need
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.outcome import Outcome
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.plan import Rival, View, make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Paths, Ports
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import Target
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.request import Request
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.transaction import Outcome, Transaction
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.transaction import Transaction
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.spec import ServiceSpec
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import (
     Behaviour,
@@ -58,6 +60,8 @@ class Swap:
         options: dict[str, Any] = {"enabled": True, "replace": "conflicting"}
         options.update(asked)
         self.request = Request(name="new", model="/models/new", **options)
+        self.more: list[tuple[str, int]] = []
+        self.neighbours: dict[int, int] = {}
         self.own_running = own_running
         self.old_running = old_running
         self.tmp_path = tmp_path
@@ -68,22 +72,38 @@ class Swap:
         world: Any = self.world
         return Ports(clock=world.clock, systemd=world, journal=_NoJournal(), server=world.server, paths=paths)  # type: ignore[arg-type]
 
+    def gpus(self) -> list[Any]:
+        """The GPUs as they are now."""
+        return [
+            gpu(index, self.used[index], [GpuProcess(9, "C", self.neighbours[index], name="x")] if index in self.neighbours else [])
+            for index in range(4)
+        ]
+
+    def read(self) -> list[Any]:
+        """What the driver answers."""
+        return self.gpus()
+
     def run(self) -> Outcome:
         planned = changes([WantedFile(str(self.file), b"after", uid=0, gid=0)])
-        rivals = (Rival(managed("old"), self.world.status(OLD), "it has GPU 0"),) if self.old_running else ()
+        names = ([("old", 8000)] if self.old_running else []) + self.more
+        rivals = tuple(
+            Rival(managed(name, port=port), self.world.status("vllm-%s.service" % name), "it has GPU 0") for name, port in names
+        )
+        for name, port in names:
+            self.world.ports["vllm-%s.service" % name] = port
         view = View(
             unit=NEW, status=self.world.status(NEW), changes=tuple(planned), definition_changed=bool(planned),
             unit_text_changed=bool(planned), rivals=rivals, gpus=(0, 1, 2, 3),
         )
-        gpus = tuple(gpu(index, self.used[index]) for index in range(4))
+        gpus = tuple(self.gpus())
         spec = ServiceSpec("new", "/models/new", "new", (0, 1, 2, 3))
         server: Any = self.world.server("0.0.0.0", 8000)
         look = Look(
             view=view, spec=spec, own=managed("new") if self.own_running else None, target=Target(NEW, "new", server),
-            account=Account("vllm", "vllm", 990, 990), directories=(), snapshot=snapshot(gpus), gpus=gpus, need=Need(0.92), others=(),
+            account=Account("vllm", "vllm", 990, 990), snapshot=snapshot(gpus), gpus=gpus, need=Need(0.92), others=(),
             serves=None,
         )
-        self.reader: Any = FakeReader(lambda: [gpu(index, self.used[index]) for index in range(4)])
+        self.reader: Any = FakeReader(lambda: self.read())
         self.outcome = Outcome()
         transaction = Transaction(self.request, look, make_plan(self.request, view), self.ports(), self.reader, self.outcome)
         return transaction.run()
@@ -179,7 +199,7 @@ def test_a_roll_back_that_fails_says_so_loudly(tmp_path: Path) -> None:
     swap.world.started_at.pop(OLD)
     with pytest.raises(GpuFleetError) as failure:
         swap.run()
-    assert "PUTTING BACK WHAT WAS THERE BEFORE FAILED AS WELL" in failure.value.msg
+    assert "PUTTING BACK WHAT WAS THERE BEFORE FAILED" in failure.value.msg
     assert not swap.outcome.rolled_back
 
 
@@ -218,3 +238,109 @@ def test_a_first_deployment_that_fails_leaves_no_file_and_no_loop(tmp_path: Path
     assert not swap.file.exists()
     assert swap.world.status(NEW).inactive
     assert not swap.world.status(NEW).enabled
+
+
+# -- whatever happens, the old one is tried again ---------------------------------------------------------------------
+
+
+def test_a_fault_that_nobody_foresaw_is_undone_as_well(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+
+    def broken(unit: str, no_block: bool = True, timeout: float = 30.0) -> None:
+        if unit == NEW:
+            raise ZeroDivisionError("a fault of ours")
+        World.start(swap.world, unit)
+
+    swap.world.start = broken  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "ZeroDivisionError" in failure.value.msg and "Rolled back" in failure.value.msg
+    assert "Traceback" in failure.value.result["exception"]
+    assert swap.world.status(OLD).running
+
+
+def test_a_driver_that_fails_after_the_stop_does_not_keep_the_old_one_down(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    readings: list[int] = []
+
+    def read() -> list[Any]:
+        readings.append(1)
+        raise GpuFleetError("the driver hangs")
+
+    swap.read = read  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert readings and "Rolled back: %s serves old again" % OLD in failure.value.msg
+    assert swap.world.status(OLD).running
+    assert any("the driver hangs" in warning for warning in swap.outcome.warnings)
+
+
+def test_a_restart_that_fails_before_its_start_starts_the_server_again(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, old_running=False, own_running=True, state="restarted")
+    swap.file.write_text("after")  # the files are as declared
+    swap.used = dict.fromkeys(range(4), 96801)  # and the memory does not come back
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert swap.world.status(NEW).running, swap.world.log
+    assert "serves new again" in failure.value.msg
+
+
+def test_every_old_server_is_started_again_though_one_of_them_does_not_come(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    second = "vllm-second.service"
+    swap.more = [("second", 8001)]
+    swap.world.units[second] = status(second, "active", unit_file_state="enabled")
+    swap.world.started_at[second] = 0.0
+    swap.world.behaviours = {OLD: Behaviour(), second: Behaviour(), NEW: Behaviour(dies=1.0, load=9.0)}
+
+    def stop(unit: str) -> None:
+        if unit == OLD:
+            swap.world.behaviours[OLD] = Behaviour(dies=0.5, load=9.0)
+
+    swap.world.on_stop = stop
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert not swap.outcome.rolled_back
+    assert "PUTTING BACK" in failure.value.msg and OLD in failure.value.msg
+    assert "But %s serves second again" % second in failure.value.msg
+    assert "may serve nothing" not in failure.value.msg
+
+
+def test_a_server_between_a_crash_and_its_restart_is_started_again_but_not_said_to_serve(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.world.units[OLD] = status(OLD, "activating", sub_state="auto-restart", n_restarts=1)
+    swap.world.started_at.pop(OLD)
+    swap.world.behaviours[NEW] = Behaviour(dies=1.0, load=9.0)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "start " + OLD in swap.world.log
+    assert "did not serve before either" in failure.value.msg
+
+
+def test_a_fault_at_the_hand_over_leaves_the_new_server_alone(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+
+    def refuse(unit: str) -> None:
+        raise GpuFleetError("read-only file system")
+
+    swap.world.enable = refuse  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "%s serves, but" % NEW in failure.value.msg
+    assert swap.world.status(NEW).running and not swap.outcome.rolled_back
+
+
+def test_memory_of_somebody_who_stays_is_not_waited_for(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.neighbours = dict.fromkeys(range(4), 2000)
+    swap.used = dict.fromkeys(range(4), 2000)
+    assert swap.run().timings["settle"] < 5.0
+
+
+def test_while_nothing_serves_there_is_no_figure_for_the_downtime(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, rollback=False)
+    swap.world.behaviours[NEW] = Behaviour(dies=1.0, load=9.0)
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert swap.outcome.timings["downtime"] is None
+    assert swap.outcome.ready is None

@@ -82,7 +82,7 @@ class World:
     units: Dict[str, UnitStatus] = field(default_factory=dict)
     behaviours: Dict[str, Behaviour] = field(default_factory=dict)
     started_at: Dict[str, float] = field(default_factory=dict)
-    served: Dict[int, Tuple[str, str]] = field(default_factory=dict)  # port -> (unit, name)
+    ports: Dict[str, int] = field(default_factory=dict)  # where a unit's server listens, 8000 by default
     requests: Dict[int, int] = field(default_factory=dict)
     log: List[str] = field(default_factory=list)
     on_stop: Optional[Callable[[str], None]] = None
@@ -162,8 +162,9 @@ class FakeServer:
         self.url = "http://127.0.0.1:%d" % port
 
     def _unit(self) -> Optional[Tuple[str, str, Behaviour]]:
-        unit, name = self._world.served.get(self._port, ("", ""))
-        for candidate in [unit] + sorted(self._world.behaviours):
+        for candidate in sorted(self._world.behaviours):
+            if self._world.ports.get(candidate, 8000) != self._port:
+                continue
             behaviour = self._world.behaviours.get(candidate, Behaviour())
             began = self._world.started_at.get(candidate)
             if began is None or not self._world.status(candidate).running:

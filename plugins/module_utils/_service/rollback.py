@@ -1,0 +1,181 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Putting back what was there before a change that failed.
+
+Best effort, step by step: a step that fails is told and does not keep the next one from being tried. What counts at the
+end is what is seen to serve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, List, Optional
+
+from .._core.clock import Deadline
+from .._core.errors import GpuFleetError
+from .._core.files import restore
+from .._gpu.reader import GpuReader
+from .._reclaim.ladder import stop_unit
+from .free import make_free
+from .look import Look, server_of
+from .memory import Need, free_limits
+from .outcome import Stopped, Undo
+from .ports import Ports
+from .ready import Target, wait_ready
+from .request import Request
+
+# A unit of which only systemd knows whether it works has to stay up this long.
+_STEADY_S = 5.0
+_LOOK_S = 0.5
+# The old service was there before: waiting for its memory longer than this only keeps it down.
+_FREE_S = 30.0
+
+
+@dataclass
+class Undone:
+    """How it went. ``serves`` is whether a server was seen to answer again; ``complete`` whether everything is as before."""
+
+    said: List[str] = field(default_factory=list)
+    problems: List[str] = field(default_factory=list)
+    warnings: List[str] = field(default_factory=list)
+    serves: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is as it was before."""
+        return not self.problems
+
+    @property
+    def text(self) -> str:
+        """The sentence for the message."""
+        if self.complete:
+            return "Rolled back: %s." % ("; ".join(self.said) or "the files are as they were before, and no other service was stopped")
+        text = "PUTTING BACK WHAT WAS THERE BEFORE FAILED: %s." % "; ".join(problem.rstrip(".") for problem in self.problems)
+        if self.said:
+            return text + " But %s." % "; ".join(self.said)
+        return text + " This host may serve nothing now."
+
+
+class Rollback:
+    """The way back from one transaction."""
+
+    def __init__(self, request: Request, look: Look, ports: Ports, reader: Optional[GpuReader], undo: Undo) -> None:
+        self._request = request
+        self._look = look
+        self._ports = ports
+        self._reader = reader
+        self._undo = undo
+        self._undone = Undone()
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to put back.
+
+        Not for a service that was started anew with the same files: there is nothing to go back to, and systemd goes
+        on trying. One that was stopped and never started again has to be.
+        """
+        undo, own = self._undo, self._look.view.unit
+        if undo.changes or undo.disabled or any(stopped.service.unit != own for stopped in undo.stopped):
+            return True
+        if undo.started is None:
+            return bool(undo.stopped)
+        return not undo.stopped
+
+    def run(self) -> Undone:
+        """Undo everything, in the opposite order. Never raises for what goes wrong: it is told in the answer."""
+        undo, systemd = self._undo, self._ports.systemd
+        for unit in undo.disabled:
+            self._try("%s does not start at boot any more" % unit, systemd.enable, unit)
+        if undo.started is not None:
+            self._try("%s could not be stopped" % undo.started, self._stop, undo.started)
+            self._try("%s" % undo.started, systemd.reset_failed, undo.started)
+        for change in reversed(undo.changes):
+            self._try("%s is not as before" % change.wanted.path, restore, change)
+        if undo.unit_text:
+            self._try("systemd did not read its unit files again", systemd.daemon_reload)
+        if undo.stopped:
+            # Only tried: the old units have guards of their own, and a driver that does not answer must not keep them down.
+            try:
+                self._free()
+            except GpuFleetError as exc:
+                self._undone.warnings.append("Before the old service was started again: %s" % exc.msg)
+            self._bring_back()
+        return self._undone
+
+    def _try(self, what: str, step: Callable[..., Any], *arguments: Any) -> bool:
+        try:
+            step(*arguments)
+        except (GpuFleetError, OSError) as exc:
+            self._undone.problems.append("%s (%s)" % (what, exc.msg if isinstance(exc, GpuFleetError) else exc))
+            return False
+        return True
+
+    def _stop(self, unit: str) -> None:
+        stopped = stop_unit(
+            self._ports.systemd, unit, self._request.stop_timeout, self._ports.clock, self._ports.paths.proc
+        )
+        if not stopped.ok:
+            raise GpuFleetError("its processes do not die, not even of SIGKILL")
+
+    def _free(self) -> None:
+        if self._reader is None or not self._look.gpus:
+            return
+        limits = free_limits(self._look.gpus, Need(0.0), frozenset([self._look.view.unit] + self._old_units()), frozenset())
+        freed = make_free(limits, self._ports, self._reader, _FREE_S)
+        self._undone.warnings.extend(freed.warnings)
+
+    def _old_units(self) -> List[str]:
+        return [stopped.service.unit for stopped in self._undo.stopped]
+
+    def _bring_back(self) -> None:
+        """Start all of them, then wait for each: none has to wait for another one's load."""
+        deadline = Deadline(self._ports.clock, self._request.ready_timeout)
+        started = [stopped for stopped in self._undo.stopped if self._start(stopped)]
+        for stopped in started:
+            self._await(stopped, deadline)
+
+    def _start(self, stopped: Stopped) -> bool:
+        unit, systemd = stopped.service.unit, self._ports.systemd
+
+        def start() -> None:
+            status = systemd.status(unit)
+            if status.running or status.starting:
+                return
+            if status.stopping:
+                self._stop(unit)
+            systemd.reset_failed(unit)
+            systemd.start(unit)
+
+        return self._try("%s could not be started again" % unit, start)
+
+    def _await(self, stopped: Stopped, deadline: Deadline) -> None:
+        service, systemd, clock = stopped.service, self._ports.systemd, self._ports.clock
+        if not stopped.served:
+            self._undone.said.append("%s, which did not serve before either, is started again" % service.unit)
+            return
+        if not service.served_name:
+            if self._try("%s did not stay up" % service.unit, self._steady, service.unit):
+                self._undone.said.append("%s runs again" % service.unit)
+                self._undone.serves = True
+            return
+
+        def serve() -> None:
+            target = Target(service.unit, service.served_name, server_of(service, self._ports), self._request.smoke)
+            wait_ready(target, systemd, clock, max(1.0, deadline.remaining), systemd.status(service.unit).n_restarts)
+
+        if self._try("%s does not serve %s again" % (service.unit, service.served_name), serve):
+            self._undone.said.append("%s serves %s again" % (service.unit, service.served_name))
+            self._undone.serves = True
+
+    def _steady(self, unit: str) -> None:
+        """A unit that this collection does not manage: what it serves, and where, is not known."""
+        deadline = Deadline(self._ports.clock, _STEADY_S)
+        while True:
+            status = self._ports.systemd.status(unit)
+            if status.active_state not in ("active", "activating") or status.crash_looping:
+                raise GpuFleetError("it is %s, result %s" % (status.active_state, status.result))
+            if deadline.expired:
+                return
+            self._ports.clock.sleep(_LOOK_S)
+
