@@ -41,9 +41,10 @@ def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, An
 def _plan_row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     if result is None or "actions" not in result:
         return {"host": host, "now": None, "then": model, "plan": _first_line(result) or "no answer"}
-    replaced = [entry.get("name") for entry in result.get("replaced") or []]
     steps = _steps(result["actions"])
-    now = ", ".join(str(name) for name in replaced) or (model if result.get("ready") else None)
+    if result.get("failed"):
+        steps = "REFUSED: %s" % _first_line(result)
+    now = ", ".join(str(name) for name in result.get("serving_before") or []) or None
     return {"host": host, "now": now, "then": model, "plan": steps or "nothing to do"}
 
 
@@ -60,43 +61,48 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
     row: Dict[str, Any] = {"host": host, "before": None, "after": None, "result": "untouched", "downtime_s": None, "total_s": None}
     row["detail"] = None
     if not result:
-        row["detail"] = "not begun, because another host failed before it"
+        row["detail"] = "not begun"
         return row
     replaced = [str(entry.get("name")) for entry in result.get("replaced") or []]
-    row["before"] = ", ".join(replaced) or None
+    row["before"] = ", ".join(str(name) for name in result.get("serving_before") or replaced) or None
     timings = result.get("timings") or {}
     row["total_s"] = timings.get("total")
     row["downtime_s"] = timings.get("downtime") or None
     if result.get("unreachable"):
         row.update(result="unreachable", detail=_first_line(result))
     elif result.get("failed"):
-        row["detail"] = _first_line(result)
-        if result.get("rolled_back"):
-            row.update(result="rolled back", after=row["before"])
-        elif replaced or result.get("changed"):
-            row.update(result="FAILED")
-        elif "actions" not in result:
-            # No word of the module itself: the connection broke, or the host failed. What it came to is not known.
-            row.update(result="UNKNOWN")
-        else:
-            row.update(result="refused")
+        row.update(_failed(result, row["before"]), detail=_first_line(result))
     else:
         served = result.get("served_models") or []
         row.update(after=", ".join(str(name) for name in served) or model)
-        row.update(_done(result, row))
+        row.update(_done(result, bool(replaced)))
     return row
 
 
-def _done(result: Mapping[str, Any], row: Mapping[str, Any]) -> Dict[str, Any]:
-    """What a run that succeeded was, in a word, and what served before it."""
+def _failed(result: Mapping[str, Any], before: Optional[str]) -> Dict[str, Any]:
+    if "actions" not in result:
+        # No word of the module itself: the connection broke, or the host failed. What it came to is not known.
+        return {"result": "UNKNOWN"}
+    if result.get("rolled_back"):
+        return {"result": "rolled back", "after": before}
+    if result.get("changed") or result.get("diagnosis"):
+        timings = result.get("timings") or {}
+        if "downtime" in timings and timings["downtime"] is None:
+            return {"result": "FAILED", "downtime_s": "down"}
+        return {"result": "FAILED"}
+    return {"result": "refused", "after": before}
+
+
+def _done(result: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
+    """What a run that succeeded was, in a word."""
     actions = [(action.get("action"), action.get("target")) for action in result.get("actions") or []]
-    if row["before"] is not None:
+    if replaced:
         return {"result": "swapped"}
     if ("stop", result.get("unit")) in actions:
-        return {"result": "restarted", "before": row["after"]}
+        return {"result": "restarted"}
     if any(action == "start" for action, _target in actions):
         return {"result": "started"}
-    return {"result": "updated" if result.get("changed") else "ok, unchanged", "before": row["after"]}
+    return {"result": "updated" if result.get("changed") else "ok, unchanged"}
 
 
 def _first_line(result: Optional[Mapping[str, Any]]) -> Optional[str]:

@@ -272,6 +272,12 @@ status:
       description: Since when it is active, in seconds since the epoch, null when it is not.
       type: float
   sample: {"active_state": "active", "sub_state": "running", "result": "success", "main_pid": 4711, "restarts": 0, "since": 1796000000.0}
+serving_before:
+  description: The services of this collection that ran before anything was touched, this one and those in its way.
+  returned: always
+  type: list
+  elements: str
+  sample: [minimax-m2.5]
 ready:
   description: Whether the service was seen to serve. In check mode, whether it serves now.
   returned: always
@@ -341,7 +347,9 @@ gpus_after:
   elements: dict
   sample: []
 timings:
-  description: Seconds by phase. C(downtime) is the time during which neither the old nor the new server answered.
+  description: >-
+    Seconds by phase. C(downtime) is the time during which neither the old nor the new server answered, null while nothing is known to
+    serve again.
   returned: always
   type: dict
   sample: {"preflight": 0.1, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}

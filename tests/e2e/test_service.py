@@ -197,7 +197,7 @@ def test_what_would_stop_a_good_server_for_nothing_is_refused_or_left_out(one: H
     before = show(one)
     itself = service(one, replace=[UNIT, "vllm-nobody"])
     assert not itself["failed"] and not itself["changed"], itself["shown"]
-    for parameters, said in [
+    faults: list[tuple[dict[str, Any], str]] = [
         ({"args": {"gpu_memory_utilization": 0}}, "above 0 and at most 1"),
         ({"args": {"gpu_memory_utilization": True}}, "above 0 and at most 1"),
         ({"args": {"gpu_memory_utilization": "high"}}, "gpu_memory_utilization"),
@@ -207,7 +207,8 @@ def test_what_would_stop_a_good_server_for_nothing_is_refused_or_left_out(one: H
         ({"replace": ["ssh"]}, "never stopped"),
         ({"replace": ["vllm-*"]}, "patterns are not taken"),
         ({"unit_options": {"Service": {"Nicer": "5"}}}, "Nicer"),
-    ]:
+    ]
+    for parameters, said in faults:
         refused = service(one, **parameters)
         assert refused["failed"] and said in refused["msg"], refused["shown"]
         assert "Traceback" not in refused["shown"]

@@ -127,6 +127,10 @@ def _port(request: Request, look: Look, plan: Plan) -> Check:
     error = _bind_error(request.host, request.port)
     if error is None:
         return Check("port", "pass", "port %d is free" % request.port, None)
+    strangers = [service.unit for service in holders if service.unit in stopped and not service.port]
+    if strangers:
+        detail = "port %d is taken now, perhaps by %s, which is stopped first" % (request.port, ", ".join(strangers))
+        return Check("port", "warn", detail, "If it is somebody else's, the service cannot start, and what is replaced serves again.")
     return Check(
         "port", "fail", "port %d on %s cannot be had: %s" % (request.port, request.host, error),
         "Give another port, or end what listens there (ss -ltnp 'sport = :%d')." % request.port,

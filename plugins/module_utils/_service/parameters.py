@@ -40,7 +40,7 @@ def to_request(params: Mapping[str, Any]) -> Request:
         port=int(params.get("port") or 8000),
         args=dict(params.get("args") or {}),
         env=_variables(params, "env"),
-        secrets=_variables(params, "secrets"),
+        secrets=_secrets(params),
         executable=params.get("executable") or "/opt/vllm/bin/vllm",
         user=params.get("user") or "vllm",
         group=params.get("group") or "vllm",
@@ -104,6 +104,17 @@ def _variables(params: Mapping[str, Any], name: str) -> Dict[str, str]:
             value = "1" if value else "0"
         result[str(key)] = str(value)
     return result
+
+
+def _secrets(params: Mapping[str, Any]) -> Dict[str, str]:
+    secrets = _variables(params, "secrets")
+    key = secrets.get("VLLM_API_KEY", "")
+    if not (key.isascii() and key.isprintable()):
+        raise GpuFleetError(
+            "`secrets.VLLM_API_KEY` holds characters beyond printable ASCII, and clients send it in an HTTP header, which cannot carry "
+            "them. Choose another key."
+        )
+    return secrets
 
 
 def _sections(value: Any) -> Dict[str, Dict[str, Any]]:

@@ -76,6 +76,8 @@ class Rollback:
         on trying. One that was stopped and never started again has to be.
         """
         undo, own = self._undo, self._look.view.unit
+        if self._predecessors():
+            return True
         if undo.changes or undo.disabled or any(stopped.service.unit != own for stopped in undo.stopped):
             return True
         if undo.started is None:
@@ -85,6 +87,10 @@ class Rollback:
     def run(self) -> Undone:
         """Undo everything, in the opposite order. Never raises for what goes wrong: it is told in the answer."""
         undo, systemd = self._undo, self._ports.systemd
+        predecessors = self._predecessors()
+        if predecessors and undo.started is None:
+            undo.started = self._look.view.unit
+        undo.stopped.extend(predecessors)
         for unit in undo.disabled:
             self._try("%s does not start at boot any more" % unit, systemd.enable, unit)
         if undo.started is not None:
@@ -102,6 +108,18 @@ class Rollback:
                 self._undone.warnings.append("Before the old service was started again: %s" % exc.msg)
             self._bring_back()
         return self._undone
+
+    def _predecessors(self) -> List[Stopped]:
+        """Services that this one was to replace and that are down, but would start at boot: an earlier run died between its
+        stop and its end, and nothing serves here unless they are started."""
+        if any(stopped.served for stopped in self._undo.stopped):
+            return []
+        known = set(self._old_units())
+        return [
+            Stopped(rival.service, served=True)
+            for rival in self._look.view.rivals
+            if rival.enabled and rival.status.inactive and rival.service.unit not in known
+        ]
 
     def _try(self, what: str, step: Callable[..., Any], *arguments: Any) -> bool:
         try:

@@ -51,6 +51,7 @@ class ServiceResult:
             "actions": self.plan.to_result(),
             "files": [change.to_result() for change in self.look.view.changes],
             "status": self.status,
+            "serving_before": serving(self.look),
             "ready": bool(ready is not None and ready.ready),
             "served_models": list(ready.served_models) if ready is not None else [],
             "replaced": self.outcome.replaced,
@@ -71,6 +72,12 @@ class ServiceResult:
             steps = diff_of_plan(self.plan)
             result["diff"] = entries + ([steps] if steps is not None else [])
         return result
+
+
+def serving(seen: Look) -> List[str]:
+    """The names of the services that ran before anything was touched: this one, and those in its way."""
+    running = [seen.own.name] if seen.own is not None and seen.view.status.running else []
+    return running + [rival.service.name for rival in seen.view.rivals if rival.status.running]
 
 
 _NO_TIME = dict.fromkeys(("preflight", "drain", "stop", "settle", "load", "total", "downtime"), 0.0)
@@ -96,7 +103,10 @@ def run(request: Request, ports: Ports, check_mode: bool) -> ServiceResult:
 
 def _run(request: Request, ports: Ports, check_mode: bool, reader: Optional[GpuReader], begun: float) -> ServiceResult:
     clock = ports.clock
-    seen = look(request, ports, reader)
+    try:
+        seen = look(request, ports, reader)
+    except GpuFleetError as exc:
+        raise GpuFleetError("%s Nothing was touched." % exc.msg, **exc.result) from exc
     plan = make_plan(request, seen.view)
     outcome = Outcome(ready=seen.serves)
     checks: Optional[List[Check]] = None

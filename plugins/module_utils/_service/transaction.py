@@ -10,13 +10,13 @@ then hand over the place at boot. Whatever fails before the new server serves is
 from __future__ import annotations
 
 import traceback
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 from .._core.errors import GpuFleetError
 from .._core.files import FileChange, apply_change, make_directory
 from .._gpu.reader import GpuReader
-from .._reclaim.ladder import stop_unit
 from .._reclaim.types import StoppedUnit
+from .._reclaim.units import UnitRef, stop_units
 from .._unit.found import ManagedService
 from .account import create
 from .drain import drain
@@ -84,28 +84,32 @@ class Transaction:
             self._ports.systemd.daemon_reload()
 
     def _stop_what_is_replaced(self) -> None:
-        view = self._look.view
+        view, plan = self._look.view, self._plan
         rivals = {rival.service.unit: rival for rival in view.rivals}
-        drained = set(self._plan.targets("drain"))
-        for unit in self._plan.targets("stop"):
+        drained, units = set(plan.targets("drain")), plan.targets("stop")
+        for unit in units:
+            rival = rivals.get(unit)
+            service = rival.service if rival is not None else self._look.own
+            if unit in drained and service is not None:
+                self._timed("drain", self._drain, service)
+        if units:
+            self._down_since = self._ports.clock.monotonic()
+            self.outcome.touched = True
+        # Remembered before they are stopped: if a stop fails half-way, the roll-back has to know of it.
+        for unit in units:
             rival = rivals.get(unit)
             service = rival.service if rival is not None else self._look.own
             status = rival.status if rival is not None else view.status
-            if unit in drained and service is not None:
-                self._timed("drain", self._drain, service)
-            if self._down_since is None:
-                self._down_since = self._ports.clock.monotonic()
-            self.outcome.touched = True
-            # Remembered before it is stopped: if the stop itself fails half-way, the roll-back has to know of it.
             if service is not None:
                 self._undo.stopped.append(Stopped(service, served=status.running))
-            stopped = self._timed("stop", self._stop, unit)
+        for stopped in self._timed("stop", self._stop, units):
+            rival = rivals.get(stopped.unit)
             if rival is not None:
                 self.outcome.replaced.append(
-                    {"unit": unit, "name": rival.service.name, "result": stopped.result, "seconds": round(stopped.seconds, 3)}
+                    {"unit": stopped.unit, "name": rival.service.name, "result": stopped.result, "seconds": round(stopped.seconds, 3)}
                 )
         if self._request.state == "absent":
-            for unit in self._plan.targets("disable"):
+            for unit in plan.targets("disable"):
                 self._undo.disabled.append(unit)
                 self._ports.systemd.disable(unit)
             self._write(view.changes)
@@ -120,17 +124,22 @@ class Transaction:
                 % (service.unit, left, self._request.drain_timeout)
             )
 
-    def _stop(self, unit: str) -> StoppedUnit:
+    def _stop(self, units: Sequence[str]) -> List[StoppedUnit]:
+        """Stop them side by side: two servers that resist take no longer than one."""
+        if not units:
+            return []
         patience = self._request.stop_timeout
-        if self._look.spec is not None and unit == self._look.spec.unit:
+        if self._look.spec is not None and self._look.spec.unit in units:
             patience = max(patience, float(self._look.spec.timeout_stop_s))  # its own drain is longer
-        stopped = stop_unit(self._ports.systemd, unit, patience, self._ports.clock, self._ports.paths.proc)
-        if not stopped.ok:
-            raise GpuFleetError(
-                "%s could not be stopped: its processes do not die, not even of SIGKILL. Look at `systemctl status %s`; "
-                "processes in state D wait for the driver, and only a reboot ends them." % (unit, unit)
-            )
-        return stopped
+        refs = [UnitRef(self._ports.systemd, unit) for unit in units]
+        result = stop_units(refs, patience, self._ports.clock, self._ports.paths.proc)
+        for stopped in result:
+            if not stopped.ok:
+                raise GpuFleetError(
+                    "%s could not be stopped: its processes do not die, not even of SIGKILL. Look at `systemctl status %s`; "
+                    "processes in state D wait for the driver, and only a reboot ends them." % (stopped.unit, stopped.unit)
+                )
+        return result
 
     def _start(self) -> None:
         unit = self._look.view.unit
@@ -230,6 +239,8 @@ class Transaction:
             return cause.msg
         diagnosis = explain(cause, self._look, self._ports)
         self.outcome.diagnosis = diagnosis.to_result()
+        if cause.timed_out:
+            return "%s. %s" % (cause.msg.rstrip("."), _sentence(diagnosis.advice or diagnosis.summary))
         msg = "%s did not come up: %s" % (cause.status.unit, _sentence(diagnosis.summary))
         if diagnosis.advice:
             msg += " " + _sentence(diagnosis.advice)

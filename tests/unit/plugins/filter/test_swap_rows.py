@@ -15,12 +15,14 @@ from ansible_collections.gpufleet.vllm.plugins.filter.swap_rows import swap_resu
 OLD, NEW = "vllm-old.service", "vllm-new.service"
 SWAPPED: dict[str, Any] = {
     "changed": True, "ready": True, "unit": NEW, "served_models": ["new"], "replaced": [{"unit": OLD, "name": "old"}],
+    "serving_before": ["old"],
     "actions": [{"action": "write", "target": "/etc/x", "reason": ""}, {"action": "stop", "target": OLD, "reason": ""},
                 {"action": "start", "target": NEW, "reason": ""}],
     "timings": {"total": 9.5, "downtime": 8.25},
 }
 UNCHANGED: dict[str, Any] = {
     "changed": False, "ready": True, "unit": NEW, "served_models": ["new"], "replaced": [], "actions": [], "timings": {"total": 0.3},
+    "serving_before": ["new"],
 }
 
 
@@ -31,15 +33,17 @@ def row(result: dict[str, Any], plan: bool = False) -> dict[str, Any]:
 @pytest.mark.parametrize(("result", "said"), [
     (SWAPPED, {"before": "old", "after": "new", "result": "swapped", "downtime_s": 8.25, "total_s": 9.5}),
     (UNCHANGED, {"before": "new", "after": "new", "result": "ok, unchanged", "downtime_s": None}),
-    ({**SWAPPED, "replaced": []}, {"before": None, "after": "new", "result": "started"}),
+    ({**SWAPPED, "replaced": [], "serving_before": []}, {"before": None, "after": "new", "result": "started"}),
     ({**UNCHANGED, "changed": True, "actions": [{"action": "write", "target": "/x"}]}, {"before": "new", "result": "updated"}),
-    ({**SWAPPED, "replaced": [], "actions": [{"action": "stop", "target": NEW}, {"action": "start", "target": NEW}]},
+    ({**SWAPPED, "replaced": [], "serving_before": ["new"],
+      "actions": [{"action": "stop", "target": NEW}, {"action": "start", "target": NEW}]},
      {"before": "new", "result": "restarted"}),
-    ({"failed": True, "msg": "It died.\nMore.", "rolled_back": True, "replaced": [{"unit": OLD, "name": "old"}], "changed": True},
+    ({"failed": True, "msg": "It died.\nMore.", "rolled_back": True, "serving_before": ["old"], "actions": [], "changed": True},
      {"before": "old", "after": "old", "result": "rolled back", "detail": "It died."}),
-    ({"failed": True, "msg": "Lost.", "rolled_back": False, "replaced": [{"unit": OLD, "name": "old"}], "changed": True},
-     {"after": None, "result": "FAILED"}),
-    ({"failed": True, "msg": "No such model.", "changed": False, "replaced": [], "actions": []}, {"after": None, "result": "refused"}),
+    ({"failed": True, "msg": "Lost.", "serving_before": ["old"], "actions": [], "changed": True, "timings": {"downtime": None}},
+     {"before": "old", "after": None, "result": "FAILED", "downtime_s": "down"}),
+    ({"failed": True, "msg": "No such model.", "changed": False, "serving_before": ["old"], "actions": []},
+     {"before": "old", "after": "old", "result": "refused"}),
     ({"failed": True, "msg": "MODULE FAILURE", "changed": False, "rc": 255}, {"after": None, "result": "UNKNOWN"}),
     ({"unreachable": True, "msg": "No route."}, {"result": "unreachable", "detail": "No route."}),
     ({}, {"result": "untouched", "after": None}),

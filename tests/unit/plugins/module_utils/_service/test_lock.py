@@ -32,7 +32,7 @@ def test_the_second_one_is_refused_with_who_and_since_when_and_a_dead_holder_hol
         with pytest.raises(GpuFleetError) as refused, HostLock(str(tmp_path), "another"):
             pass
         assert "vllm_service started kimi" in refused.value.msg
-        assert "(pid %d)" % holder.pid in refused.value.msg
+        assert f"(pid {holder.pid})" in refused.value.msg
         assert refused.value.result["lock_holder"]["pid"] == holder.pid
     finally:
         assert holder.pid is not None

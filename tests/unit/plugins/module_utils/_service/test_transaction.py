@@ -41,6 +41,13 @@ class _NoJournal:
         return []
 
 
+def seconds(outcome: Outcome, phase: str) -> float:
+    """How long a phase took; there has to be a figure."""
+    found = outcome.timings[phase]
+    assert found is not None
+    return found
+
+
 class Swap:
     """A host on which ``old`` serves, and a transaction that puts ``new`` in its place."""
 
@@ -115,7 +122,7 @@ def test_the_old_one_is_stopped_before_the_new_one_starts_and_disabled_only_afte
     assert swap.world.log == ["daemon-reload", "stop " + OLD, "start " + NEW, "enable " + NEW, "disable " + OLD]
     assert outcome.ready is not None and outcome.ready.ready
     assert [entry["unit"] for entry in outcome.replaced] == [OLD]
-    assert outcome.timings["downtime"] >= outcome.timings["load"] > 0
+    assert seconds(outcome, "downtime") >= seconds(outcome, "load") > 0
     assert swap.file.read_text() == "after"
 
 
@@ -162,7 +169,7 @@ def test_a_crash_is_seen_within_a_second_not_at_the_end_of_the_time(tmp_path: Pa
     swap.world.behaviours[NEW] = Behaviour(load=1000.0, dies=300.0)
     with pytest.raises(GpuFleetError):
         swap.run()
-    assert 300.0 <= swap.outcome.timings["load"] <= 301.0
+    assert 300.0 <= seconds(swap.outcome, "load") <= 301.0
 
 
 def test_a_server_with_a_dead_engine_never_counts_as_ready(tmp_path: Path) -> None:
@@ -220,7 +227,7 @@ def test_requests_in_flight_are_waited_for_before_the_stop(tmp_path: Path) -> No
     swap.world.on_stop = lambda _unit: left.append(swap.world.requests[8000])
     outcome = swap.run()
     assert left == [0]
-    assert outcome.timings["drain"] > 0
+    assert seconds(outcome, "drain") > 0
     assert outcome.warnings == []
 
 
@@ -334,7 +341,7 @@ def test_memory_of_somebody_who_stays_is_not_waited_for(tmp_path: Path) -> None:
     swap = Swap(tmp_path)
     swap.neighbours = dict.fromkeys(range(4), 2000)
     swap.used = dict.fromkeys(range(4), 2000)
-    assert swap.run().timings["settle"] < 5.0
+    assert seconds(swap.run(), "settle") < 5.0
 
 
 def test_while_nothing_serves_there_is_no_figure_for_the_downtime(tmp_path: Path) -> None:
@@ -344,3 +351,29 @@ def test_while_nothing_serves_there_is_no_figure_for_the_downtime(tmp_path: Path
         swap.run()
     assert swap.outcome.timings["downtime"] is None
     assert swap.outcome.ready is None
+
+
+def test_after_a_run_that_died_half_way_the_enabled_predecessor_is_brought_back(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    # The earlier run stopped the old one, started the new one, and died; the new one cannot work.
+    swap.world.units[OLD] = status(OLD, "inactive", unit_file_state="enabled")
+    swap.world.started_at.pop(OLD)
+    swap.file.parent.mkdir(parents=True)
+    swap.file.write_text("after")
+    swap.world.units[NEW] = status(NEW, "active")
+    swap.world.started_at[NEW] = swap.world.clock.now
+    swap.world.behaviours[NEW] = Behaviour(dies=2.0, load=9.0)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "%s serves old again" % OLD in failure.value.msg
+    assert swap.world.status(OLD).running
+    assert swap.outcome.rolled_back
+
+
+def test_two_servers_that_resist_take_no_longer_to_stop_than_one(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, stop_timeout=10.0)
+    second = "vllm-second.service"
+    swap.more = [("second", 8001)]
+    swap.world.units[second] = status(second, "active")
+    swap.world.behaviours = {OLD: Behaviour(stubborn=True), second: Behaviour(stubborn=True), NEW: Behaviour()}
+    assert seconds(swap.run(), "stop") < 15.0
