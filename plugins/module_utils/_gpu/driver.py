@@ -9,11 +9,11 @@ import importlib.util
 import re
 from typing import TYPE_CHECKING, Callable, FrozenSet, Iterable, List, Mapping, Optional, Tuple, cast
 
-from .._core.runner import Runner
 from . import host, raw
 from .worker import Beat, Handler, Worker, WorkerGone
 
 if TYPE_CHECKING:
+    from .._core.runner import Runner
     from .._process.inspect import Inspection
     from .smi import SmiCollector
 
@@ -25,7 +25,7 @@ _MAX_LOSSES = 4
 _IN_CONTAINER = (
     "; in a container this comes of a `systemctl daemon-reload` on its host, which takes the GPUs away: restart the container"
 )
-_STEP = re.compile(r"(?P<function>nvml\w+)(?: on GPU (?P<index>\d+))?$")
+_STEP = r"(?P<function>nvml\w+)(?: on GPU (?P<index>\d+))?$"
 _Skip = Tuple[Optional[str], Optional[int], int]
 
 
@@ -35,7 +35,7 @@ class Driver:
     Owns the child process in which whatever may never return is done: the calls of NVML, and looks into other processes.
     """
 
-    def __init__(self, backend: str, timeout: float, runner: Runner, proc_root: str, dev_root: str) -> None:
+    def __init__(self, backend: str, timeout: float, runner: Optional[Runner], proc_root: str, dev_root: str) -> None:
         self._timeout = timeout
         self._runner = runner
         self._proc = proc_root
@@ -111,9 +111,11 @@ class Driver:
 
     def _read_smi(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
         if self._smi is None:
-            from .smi import SmiCollector  # not at the top: where NVML works, its parsers need not be loaded
+            # not at the top: where NVML works, nothing of this need be loaded
+            from .._core.runner import Runner
+            from .smi import SmiCollector
 
-            self._smi = SmiCollector(self._runner, self._timeout, self._proc)
+            self._smi = SmiCollector(self._runner or Runner(), self._timeout, self._proc)
         return self._smi.read(only, processes, depth)
 
     def _read_nvml(
@@ -173,7 +175,7 @@ def _handler(beat: Beat, proc: str, dev: str) -> Handler:
 
 def _lose(skips: List[_Skip], gone: WorkerGone) -> bool:
     """Note a call that did not return as one not to make again; False when nothing can be read without it."""
-    match = _STEP.match(gone.step)
+    match = re.match(_STEP, gone.step)
     if match is None or match.group("index") is None:
         return False
     function, index = match.group("function"), int(match.group("index"))

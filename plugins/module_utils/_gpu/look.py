@@ -10,7 +10,6 @@ import re
 from typing import Callable, Dict, FrozenSet, Mapping, Optional, Sequence, Set, Tuple
 
 from .._core.errors import GpuFleetError
-from .._process.holders import device_holders
 from .._process.inspect import Inspection
 from .._process.procfs import ancestors
 from .._process.rules import serverless, vllm_reason
@@ -25,41 +24,32 @@ from .worker import WorkerGone
 _MOST_UNTITLED = 64
 
 
-class Look:
-    """Looks at the processes of one reading. ``roots`` are where /proc, /dev and /run are."""
+def look(
+    reading: raw.RawReading,
+    holders: Mapping[int, FrozenSet[str]],
+    driver: Driver,
+    roots: Tuple[str, str],
+    unit_state: Callable[[str], str],
+    protect: Sequence[str],
+) -> Attribution:
+    """Everything about the processes of a reading and those that hold a node. ``roots`` are where /proc and /run are."""
+    proc, run = roots
+    inspection = _inspect({process.pid for gpu in reading.gpus for process in gpu.processes or ()}, holders, driver)
+    own = frozenset(ancestors(os.getpid(), proc) + driver.helpers)
+    return Attribution(inspection, Belongs(unit_state, inspection, run), protect, own)
 
-    def __init__(
-        self, driver: Driver, roots: Tuple[str, str, str], unit_state: Callable[[str], str], protect: Sequence[str]
-    ) -> None:
-        self._driver = driver
-        self._proc, self._dev, self._run = roots
-        self._unit_state = unit_state
-        self._protect = protect
-        self._holders: Mapping[int, FrozenSet[str]] = {}
 
-    def begin(self) -> None:
-        """Find who holds a node: what needs no reading, and can be done while the driver is asked."""
-        self._holders = device_holders(self._proc, self._dev)
-
-    def finish(self, reading: raw.RawReading) -> Attribution:
-        """Everything about the processes on the GPUs of a reading."""
-        if os.geteuid() != 0:
-            reading.notes += ("not read as root: who holds a GPU without being listed can't be seen for other users' processes",)
-        inspection = self._inspect({process.pid for gpu in reading.gpus for process in gpu.processes or ()})
-        own = frozenset(ancestors(os.getpid(), self._proc) + self._driver.helpers)
-        return Attribution(inspection, Belongs(self._unit_state, inspection, self._run), self._protect, own)
-
-    def _inspect(self, pids: Set[int]) -> Inspection:
-        """Look in the child, again without the title of a process whose title can't be read in time."""
-        untitled: Set[int] = set()
-        while True:
-            try:
-                return self._driver.look(pids, self._holders, frozenset(untitled))
-            except WorkerGone as gone:
-                match = re.match(r"/proc/(\d+)$", gone.step)
-                if match is None or int(match.group(1)) in untitled or len(untitled) >= _MOST_UNTITLED:
-                    raise GpuFleetError("Reading the host's processes failed: %s." % gone.detail) from gone
-                untitled.add(int(match.group(1)))
+def _inspect(pids: Set[int], holders: Mapping[int, FrozenSet[str]], driver: Driver) -> Inspection:
+    """Look in the child, again without the title of a process whose title can't be read in time."""
+    untitled: Set[int] = set()
+    while True:
+        try:
+            return driver.look(pids, holders, frozenset(untitled))
+        except WorkerGone as gone:
+            match = re.match(r"/proc/(\d+)$", gone.step)
+            if match is None or int(match.group(1)) in untitled or len(untitled) >= _MOST_UNTITLED:
+                raise GpuFleetError("Reading the host's processes failed: %s." % gone.detail) from gone
+            untitled.add(int(match.group(1)))
 
 
 class Belongs:

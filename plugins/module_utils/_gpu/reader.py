@@ -5,21 +5,23 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, FrozenSet, List, Optional, Sequence, Tuple, Type
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, Type
 
 from .._core.errors import GpuFleetError
-from .._core.runner import Runner
 from . import host, raw
-from .assemble import OnGpu, assemble
 from .driver import Driver
-from .types import Gpu, Snapshot, memory_sums
 
 if TYPE_CHECKING:
-    from .look import Look
+    from .._core.runner import Runner
+    from .assemble import OnGpu
+    from .types import Gpu, Snapshot
 
 BACKENDS = ("auto", "nvml", "nvidia_smi")
+
+_NOT_ROOT = "not read as root: who holds a GPU without being listed can't be seen for other users' processes"
 
 
 class GpuReader:
@@ -67,7 +69,6 @@ def open_reader(
     """
     if backend not in BACKENDS:
         raise GpuFleetError("Unknown backend '%s': use one of %s." % (backend, ", ".join(BACKENDS)))
-    runner = runner or Runner()
     driver = Driver(backend, timeout, runner, proc_root, dev_root)
     places = _Places(proc_root, sys_root, dev_root, run_root)
     return _HostReader(driver, unit_state or _systemctl(runner), places, protect, quick)
@@ -101,8 +102,9 @@ class _HostReader(GpuReader):
     def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
         only = self._indices(gpus)
         reading, on_gpu = self._with_processes(only) if processes else (self._memory(only), None)
-        memory = host.meminfo(self._places.proc)
-        snapshot = assemble(reading, self._pci_gpus(), memory, on_gpu)
+        from .assemble import assemble  # here, so that it is loaded while the driver is at work
+
+        snapshot = assemble(reading, self._pci_gpus(), host.meminfo(self._places.proc), on_gpu)
         if not gpus or not snapshot.available:
             return snapshot
         from .select import resolve  # a reading of all GPUs needs no selection
@@ -119,22 +121,29 @@ class _HostReader(GpuReader):
 
     def _with_processes(self, only: Optional[FrozenSet[int]]) -> Tuple[raw.RawReading, Optional[OnGpu]]:
         """A reading, and who is on its GPUs."""
-        look: List[Look] = []
+        holders: Dict[int, FrozenSet[str]] = {}
 
-        def begin() -> None:
-            # not at the top: a loop that only watches memory needs none of it, and here the driver is at work meanwhile
-            from .look import Look
+        def meanwhile() -> None:
+            # here, because now the driver is at work; and a loop that only watches memory needs no holders
+            from .._process.holders import device_holders
+            from .assemble import assemble as _loaded  # noqa: F401 - needed next
 
-            roots = self._places.proc, self._places.dev, self._places.run
-            look.append(Look(self._driver, roots, self._unit_state, self._protect))
-            look[0].begin()
+            holders.update(device_holders(self._places.proc, self._places.dev))
+            self._pci_gpus()
 
-        reading = self._read(only, True, raw.FULL, begin)
+        reading = self._read(only, True, raw.FULL, meanwhile)
         if reading.failure is not None:
             return reading, None
-        if not look:
-            begin()  # the child was dead before it could be asked
-        return reading, look[0].finish(reading).on
+        if os.geteuid() != 0:
+            reading.notes += (_NOT_ROOT,)
+        for pid in self._driver.helpers:
+            holders.pop(pid, None)
+        if not holders and not any(gpu.processes for gpu in reading.gpus):
+            return reading, None  # nobody there, and nothing to load for it
+        from .look import look
+
+        roots = self._places.proc, self._places.run
+        return reading, look(reading, holders, self._driver, roots, self._unit_state, self._protect).on
 
     def _read(
         self,
@@ -162,6 +171,8 @@ class _HostReader(GpuReader):
     def _known_gpus(self) -> List[Gpu]:
         """Who is there; read once, as it does not change. Empty when nothing can be read."""
         if not self._identities:
+            from .assemble import assemble
+
             self._identities = list(assemble(self._read(None, False, raw.IDENTITY)).gpus)
         return self._identities
 
@@ -172,9 +183,15 @@ class _HostReader(GpuReader):
         return self._pci
 
 
-def _systemctl(runner: Runner) -> Callable[[str], str]:
+def _systemctl(runner: Optional[Runner]) -> Callable[[str], str]:
     """Asks systemd for a unit's ActiveState; an empty text when it can't be asked, which counts as active."""
-    return lambda unit: runner.run(["systemctl", "is-active", "--", unit], timeout=10.0).stdout.strip()
+
+    def state(unit: str) -> str:
+        from .._core.runner import Runner
+
+        return (runner or Runner()).run(["systemctl", "is-active", "--", unit], timeout=10.0).stdout.strip()
+
+    return state
 
 
 def _fill_addresses(reading: raw.RawReading, pci: Optional[Sequence[str]], proc_root: str) -> None:
@@ -190,5 +207,7 @@ def _fill_addresses(reading: raw.RawReading, pci: Optional[Sequence[str]], proc_
 
 def _narrowed(snapshot: Snapshot, chosen: Sequence[Gpu]) -> Snapshot:
     """The snapshot of a selection, with the sums of what is left."""
+    from .types import memory_sums
+
     total, used, free = memory_sums(chosen)
     return replace(snapshot, gpus=tuple(chosen), total_mib=total, used_mib=used, free_mib=free)

@@ -125,6 +125,7 @@ class Worker:
         except ProcessLookupError:
             pass  # died by itself
         end = time.monotonic() + _REAP_S
+        pause = 0.0002
         while True:
             try:
                 pid, found = os.waitpid(self._pid, os.WNOHANG)
@@ -135,7 +136,8 @@ class Worker:
                 break
             if time.monotonic() >= end:
                 break
-            time.sleep(0.002)
+            time.sleep(pause)
+            pause = min(pause * 2, 0.01)
         self._steps.close()
         return status
 

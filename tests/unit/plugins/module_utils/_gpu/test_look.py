@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import raw
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.driver import Driver
-from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.look import Belongs, Look
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.look import Belongs, look
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import WorkerGone
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.inspect import Inspection
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import CgroupOwner, ProcessInfo
@@ -98,20 +98,19 @@ class Stuck:
         return Inspection(infos={pid: process(pid, "" if pid in untitled else "python3 x.py") for pid in pids})
 
 
-def look(driver: Stuck) -> "List[Tuple[int, Optional[str]]]":
+def titles(driver: Stuck) -> "List[Tuple[int, Optional[str]]]":
     """(pid, title) of the processes of a GPU with three."""
     gpu = raw.RawGpu(0, processes=[raw.RawProcess(pid, "C", 1 << 20) for pid in (50, 60, 70)])
-    looking = Look(cast(Driver, driver), ("/proc", "/nowhere", "/nowhere"), lambda unit: "active", ())
-    looking.begin()
-    return [(each.pid, each.cmdline) for each in looking.finish(raw.RawReading(gpus=[gpu])).on(gpu)]
+    found = look(raw.RawReading(gpus=[gpu]), {}, cast(Driver, driver), ("/proc", "/nowhere"), lambda unit: "active", ())
+    return [(each.pid, each.cmdline) for each in found.on(gpu)]
 
 
 def test_a_process_whose_title_cannot_be_read_costs_only_its_title() -> None:
     driver = Stuck(frozenset({50, 70}))
-    assert look(driver) == [(50, None), (60, "python3 x.py"), (70, None)]
+    assert titles(driver) == [(50, None), (60, "python3 x.py"), (70, None)]
     assert driver.looks == [frozenset(), frozenset({50}), frozenset({50, 70})]
 
 
 def test_a_look_that_fails_for_another_reason_fails() -> None:
     with pytest.raises(GpuFleetError, match="Reading the host's processes failed: stuck"):
-        look(Stuck(frozenset({50}), "the device holders"))
+        titles(Stuck(frozenset({50}), "the device holders"))

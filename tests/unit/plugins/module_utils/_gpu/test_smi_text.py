@@ -220,4 +220,5 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
                 min_size=len(FIELDS) - 1, max_size=len(FIELDS) - 1))
 def test_any_cells_are_read_without_an_error(cells: "list[str]") -> None:
     gpu = one("5, " + ", ".join(cells))
-    assert gpu.index == 5 and (gpu.memory is None) == (gpu.code != 0 or gpu.memory_code != 0)
+    assert gpu.index == 5 and (gpu.memory is not None or gpu.code != 0 or gpu.memory_code != 0)
+    assert gpu.memory is None or gpu.memory_code == 0
