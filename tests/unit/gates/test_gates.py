@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Optional
+from typing import List, Optional, Tuple
 
 import checks
+import make_venv
 import pytest
 import pythons
 import sanity
@@ -84,3 +85,44 @@ def test_a_virtual_environment_is_no_interpreter_to_build_on() -> None:
     if sys.prefix == sys.base_prefix:
         pytest.fail("the unit tests run in the project's virtual environment: make unit")
     assert pythons.ask(sys.executable) is None
+
+
+def interpreter(minor: int, has_venv: bool = True) -> pythons.Interpreter:
+    return pythons.Interpreter((3, minor, 1), "/usr/bin/python3.%d" % minor, "/usr", has_venv)
+
+
+@pytest.mark.parametrize(
+    ("found", "chosen"),
+    [([(13, True), (11, True)], 11), ([(14, True), (12, True), (10, True)], 12), ([(12, True), (11, False)], 12)],
+)
+def test_the_environment_takes_the_oldest_supported_interpreter_that_is_whole(
+    monkeypatch: pytest.MonkeyPatch, found: List[Tuple[int, bool]], chosen: int
+) -> None:
+    monkeypatch.delenv("PYTHON", raising=False)
+    monkeypatch.setattr(make_venv, "find_pythons", lambda: [interpreter(*each) for each in found])
+    assert make_venv.choose().minor == (3, chosen)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([(11, False)], "lacks its venv module. On Debian and Ubuntu:\n    apt-get install -y python3-venv"),
+        ([(10, True), (9, True)], "found here: 3.10 at /usr/bin/python3.10, 3.9 at /usr/bin/python3.9."),
+        ([], "found here: none."),
+    ],
+)
+def test_what_is_missing_is_said_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, found: List[Tuple[int, bool]], said: str
+) -> None:
+    monkeypatch.delenv("PYTHON", raising=False)
+    monkeypatch.setattr(make_venv, "find_pythons", lambda: [interpreter(*each) for each in found])
+    with pytest.raises(SystemExit) as caught:
+        make_venv.choose()
+    assert said in str(caught.value)
+    assert "apt-get install" in str(caught.value)
+
+
+def test_a_named_interpreter_that_is_none_is_named_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHON", "/nonexistent/python")
+    with pytest.raises(SystemExit, match="found here: /nonexistent/python"):
+        make_venv.choose()
