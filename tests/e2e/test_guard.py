@@ -34,7 +34,8 @@ class Guarded:
     # systemd's clock in microseconds, by property
     times: dict[str, int] = field(default_factory=dict)
 
-    def install(self, *options: str, gpus: str = "0,1,2,3", server: str = "/usr/bin/sleep 1000", extra: str = "") -> Guarded:
+    def install(self, *options: str, gpus: str = "0,1,2,3", server: str = "/usr/bin/sleep 1000", extra: str = "",
+                before: str = "") -> Guarded:
         """Put the guard and the unit on the host."""
         encoded = base64.b64encode(build_guard()).decode("ascii")
         self.host.run(f"mkdir -p {GUARD.rsplit('/', 1)[0]} && base64 -d > {GUARD} && chmod 755 {GUARD}", input=encoded)
@@ -43,7 +44,7 @@ class Guarded:
         sandbox = "\n".join(hardening(ServiceSpec(name="guarded", model="/models/x", served_name="x", gpus=(0,))))
         text = (
             "[Unit]\nStartLimitIntervalSec=0\n[Service]\nType=exec\nUser=vllm\nGroup=vllm\nTimeoutStartSec=120\nKillMode=mixed\n"
-            f"ExecStartPre={' '.join(guard)}\nExecStart={server}\n{sandbox}\n{extra}\n"
+            f"{before}ExecStartPre={' '.join(guard)}\nExecStart={server}\n{sandbox}\n{extra}\n"
         )
         self.host.write(f"/etc/systemd/system/{self.unit}", text)
         self.host.run("systemctl daemon-reload")
@@ -212,15 +213,19 @@ def test_what_an_earlier_run_left_in_the_cgroup(guarded: Guarded, kind: str) -> 
 
 # Listens only when its "model" is loaded, as vLLM does.
 _SLOW_SERVER = "/usr/bin/python3 -c 'import socket, time; time.sleep(3); s = socket.create_server((\"\", %d)); time.sleep(1000)'"
-_LOCKS = "ExecStartPre=+/usr/bin/mkdir -p -m 1777 /run/gpufleet/locks\nReadWritePaths=-/run/gpufleet/locks"
+# The directory of claims is made before the guard runs, with the unit's strict umask left out of it.
+_LOCK_DIR = "/run/gpufleet/locks"
+_LOCKS = f"ReadWritePaths=-{_LOCK_DIR}"
+_BEFORE = f"ExecStartPre=+/usr/bin/install -d -m 0755 /run/gpufleet\nExecStartPre=+/usr/bin/install -d -m 1777 {_LOCK_DIR}\n"
 
 
 def two_on_one_gpu(host: Host) -> tuple[Guarded, Guarded]:
     """Two units of two users that want the same GPU."""
-    host.run("mkdir -p /run/gpufleet/locks && chmod 1777 /run/gpufleet/locks && useradd --system other")
+    host.run("useradd --system other")
     first, second = Guarded(host, "vllm-first.service"), Guarded(host, "vllm-second.service")
     for unit, port, extra in ((first, 8000, _LOCKS), (second, 8001, _LOCKS + "\nUser=other")):
-        unit.install("--lock-dir", "/run/gpufleet/locks", "--port", str(port), gpus="0", server=_SLOW_SERVER % port, extra=extra)
+        options = ("--lock-dir", _LOCK_DIR, "--port", str(port))
+        unit.install(*options, gpus="0", server=_SLOW_SERVER % port, extra=extra, before=_BEFORE)
     return first, second
 
 

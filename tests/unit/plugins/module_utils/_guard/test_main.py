@@ -290,3 +290,9 @@ def test_without_a_usable_lock_it_warns_and_goes_on(tmp_path: Path) -> None:
     run = Run(lambda now: free(97247), ["--lock-dir", str(tmp_path / "nothing")])
     assert run.code == exit_codes.PASS and run.said[0].startswith("warning: starts on these GPUs are not kept apart")
     assert len(run.said) == 1
+
+
+def test_the_documented_table_is_the_guards() -> None:
+    text = (Path(__file__).resolve().parents[5] / "docs" / "guard.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (\d+) \| ([A-Z]+) \|", text, re.MULTILINE))
+    assert rows == {str(number): name for number, name in exit_codes.NAMES.items()}
