@@ -143,7 +143,14 @@ class _HostReader(GpuReader):
         from .look import look
 
         roots = self._places.proc, self._places.run
-        return reading, look(reading, holders, self._driver, roots, self._unit_state, self._protect).on
+        try:
+            return reading, look(reading, holders, self._driver, roots, self._unit_state, self._protect).on
+        except GpuFleetError as exc:
+            # the memory was read all the same; who holds it is unknown, which is not nobody
+            reading.notes += (exc.msg,)
+            for gpu in reading.gpus:
+                gpu.processes, gpu.processes_code = None, raw.HUNG
+            return reading, None
 
     def _read(
         self,

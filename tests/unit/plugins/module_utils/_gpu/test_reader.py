@@ -1,0 +1,102 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The reader around the driver: what it does with answers, selections and trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable, FrozenSet, List, Optional, Tuple
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import raw, reader
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import WorkerGone
+
+
+class FakeDriver:
+    """A driver with four GPUs; ``look`` answers for processes."""
+
+    def __init__(self, *_arguments: Any) -> None:
+        self.asked: List[Tuple[Optional[FrozenSet[int]], bool, int]] = []
+        self.helpers: List[int] = []
+        self.closed = False
+
+    def read(
+        self, only: Optional[FrozenSet[int]], processes: bool, depth: int, meanwhile: Optional[Callable[[], None]] = None
+    ) -> raw.RawReading:
+        """Four GPUs with a process each."""
+        self.asked.append((only, processes, depth))
+        if meanwhile is not None:
+            meanwhile()
+        mib = 1 << 20
+        gpus = [
+            raw.RawGpu(index, uuid="GPU-%d000" % index, pci_bus_id="00000000:0%d:00.0" % index, name="A",
+                       memory=raw.RawMemory(1000 * mib, 10 * mib, 980 * mib, 10 * mib),
+                       processes=[raw.RawProcess(999_999_999, "C", 5 * mib)] if processes else None)
+            for index in range(4) if only is None or index in only
+        ]
+        return raw.RawReading("nvml", driver_version="580.1", count=4, gpus=gpus)
+
+    def look(self, *_arguments: Any) -> Any:
+        """Nobody can be looked at."""
+        raise WorkerGone("the holders", True, "the look did not end")
+
+    def close(self) -> None:
+        """Let go."""
+        self.closed = True
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """The driver that open_reader() finds."""
+    made = FakeDriver()
+    monkeypatch.setattr(reader, "Driver", lambda *arguments: made)
+    return made
+
+
+def opened(tmp_path: Path, **options: Any) -> reader.GpuReader:
+    """A reader in a world without anything else."""
+    return reader.open_reader(proc_root=str(tmp_path), sys_root=str(tmp_path), dev_root=str(tmp_path), **options)
+
+
+def test_memory_stands_though_nobody_can_be_looked_at(driver: FakeDriver, tmp_path: Path) -> None:
+    snapshot = opened(tmp_path).snapshot()
+    assert snapshot.available and snapshot.free_mib == 4 * 980
+    assert not snapshot.processes_reliable and "the look did not end" in (snapshot.reason_detail or "")
+    assert all(gpu.processes == () and gpu.unattributed_mib is None for gpu in snapshot.gpus)
+
+
+def test_only_what_is_selected_is_read(driver: FakeDriver, tmp_path: Path) -> None:
+    with opened(tmp_path) as reading:
+        assert [gpu.index for gpu in reading.snapshot(["2", "0"], processes=False).gpus] == [2, 0]
+        assert driver.asked == [(frozenset({0, 2}), False, raw.FULL)]
+        # a UUID needs to know who is there, once
+        for _again in range(2):
+            assert [gpu.index for gpu in reading.snapshot(["GPU-3000"], processes=False).gpus] == [3]
+        assert [ask[2] for ask in driver.asked[1:]] == [raw.IDENTITY, raw.FULL, raw.FULL]
+        assert all(ask[0] == frozenset({3}) for ask in driver.asked[2:])
+    assert driver.closed
+
+
+def test_sums_are_the_selections(driver: FakeDriver, tmp_path: Path) -> None:
+    snapshot = opened(tmp_path).snapshot(["1", "3"], processes=False)
+    assert (snapshot.total_mib, snapshot.free_mib, snapshot.count) == (2000, 1960, 4)
+
+
+@pytest.mark.parametrize("selection", [["7"], ["0", "7"], ["GPU-9"], ["0000:77:00.0"]])
+def test_a_gpu_that_is_not_there_is_named_with_those_that_are(driver: FakeDriver, tmp_path: Path, selection: List[str]) -> None:
+    with pytest.raises(GpuFleetError, match="is not on this host") as failed:
+        opened(tmp_path).snapshot(selection, processes=False)
+    assert "GPU-3000" in failed.value.msg
+
+
+def test_a_quick_reader_asks_for_memory_alone(driver: FakeDriver, tmp_path: Path) -> None:
+    opened(tmp_path, quick=True).snapshot(processes=False)
+    assert driver.asked == [(None, False, raw.MEMORY)]
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(GpuFleetError, match="use one of auto, nvml, nvidia_smi"):
+        reader.open_reader("cuda")
