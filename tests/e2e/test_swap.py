@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.playbook import Ran, playbook
+from e2e.playbook import ROOT, Ran, playbook
 
 from lab import Host, Lab
 
@@ -187,6 +190,49 @@ def test_a_new_model_that_dies_at_load_is_rolled_back_and_the_rest_of_the_fleet_
         assert done.report["hosts"][name] == {}
         assert unit(serving[name], OLD_UNIT)["InvocationID"] == before[name]
         complete(serving[name], OLD)
+
+
+def test_a_host_that_does_not_answer_stops_the_swap_and_stands_in_the_report(serving: dict[str, Host], tmp_path: Path) -> None:
+    first, lost, *_rest = serving
+    before = {name: unit(host, OLD_UNIT)["InvocationID"] for name, host in serving.items()}
+    serving[lost].cut_network()
+    try:
+        done = swap(NEW, reports=tmp_path, env={"ANSIBLE_TIMEOUT": "5", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no"}).expect(rc=2)
+    finally:
+        serving[lost].restore_network()
+    assert done.report is not None
+    assert done.report["hosts"][lost]["unreachable"] is True
+    assert done.report["hosts"][first] == {}
+    for name, host in serving.items():
+        assert unit(host, OLD_UNIT)["InvocationID"] == before[name]
+        complete(host, OLD)
+
+
+def test_a_connection_lost_in_the_middle_is_told_and_the_same_command_completes_the_swap(
+    serving: dict[str, Host], tmp_path: Path
+) -> None:
+    first, *rest = serving
+    serving[first].vllm.behave(NEW, load_seconds=8)
+    running = subprocess.Popen(
+        [str(Path(sys.executable).parent / "ansible-playbook"), "playbooks/swap_model.yml", "-i", "inventories/lab", "-e", f"model={NEW}",
+         "-e", f"report_dir={tmp_path}"],
+        cwd=ROOT, env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no -o ServerAliveInterval=1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    serving[first].run(f"for i in $(seq 600); do systemctl is-active -q {NEW_UNIT} && exit 0; sleep 0.05; done; exit 1")
+    serving[first].cut_network()
+    out = running.communicate(timeout=120)[0]
+    serving[first].restore_network()
+    assert running.returncode == 2, out
+    assert "unreachable" in out and "Run the same command again" in " ".join(out.split()), out
+    assert json.loads(next(tmp_path.glob("*.json")).read_text())["hosts"][first]["unreachable"] is True
+    for name in rest:
+        complete(serving[name], OLD)
+    _wait_serving({first: serving[first]}, NEW)
+    swap(NEW).expect()
+    for host in serving.values():
+        complete(host, NEW)
+    assert set(swap(NEW).expect().changed.values()) == {0}
 
 
 def _wait_serving(fleet: dict[str, Host], model: str) -> None:

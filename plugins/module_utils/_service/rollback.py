@@ -196,4 +196,3 @@ class Rollback:
             if deadline.expired:
                 return
             self._ports.clock.sleep(_LOOK_S)
-

@@ -110,7 +110,7 @@ class Swap:
             account=Account("vllm", "vllm", 990, 990), snapshot=snapshot(gpus), gpus=gpus, need=Need(0.92), others=(),
             serves=None,
         )
-        self.reader: Any = FakeReader(lambda: self.read())
+        self.reader: Any = FakeReader(self.read)
         self.outcome = Outcome()
         transaction = Transaction(self.request, look, make_plan(self.request, view), self.ports(), self.reader, self.outcome)
         return transaction.run()
