@@ -52,7 +52,7 @@ def measure(host: str, pairs: int) -> list[tuple[float, float]]:
     with tempfile.TemporaryDirectory() as directory:
         base = Path(directory)
         (base / "times.py").write_text(CALLBACK, encoding="utf-8")
-        tasks: list[dict[str, object]] = [{name: {}} for _ in range(pairs + 1) for name in MODULES]
+        tasks: list[dict[str, object]] = [{name: {}} for _pair in range(pairs + 1) for name in MODULES]
         (base / "play.json").write_text(json.dumps([{"hosts": host, "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
         env = {**os.environ, "ANSIBLE_CALLBACK_PLUGINS": directory, "ANSIBLE_CALLBACKS_ENABLED": "times",
                "FACTS_COST_OUT": str(base / "times.json")}

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -63,7 +62,7 @@ def poll(gpu: int, count: int = 20) -> float:
     with open_reader("nvml", quick=True) as reader:
         reader.snapshot([str(gpu)], processes=False)
         started = time.monotonic()
-        for _ in range(count):
+        for _again in range(count):
             reader.snapshot([str(gpu)], processes=False)
         return (time.monotonic() - started) / count * 1000
 
