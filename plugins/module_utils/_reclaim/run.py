@@ -94,7 +94,13 @@ class _Run:
     def plan_only(self) -> ReclaimResult:
         shm: List[ShmEntry] = self._stale() if self.request.clean_shm else []
         free = why_not_free(self.view.snapshot, self.selected, self.limits) is None
-        return planned(self.plan, self.before, free, self._held(), shm)
+        return planned(self.plan, self.before, free, what_is_held(self.view, self.plan, self.limits, self._planned_fates()), shm)
+
+    def _planned_fates(self) -> Dict[Tuple[int, int], str]:
+        fates = {each.holder.identity: "it would be ended" for each in self.plan.signals}
+        stopped = {pid for stop in self.plan.stops for pid in stop.pids}
+        fates.update({holder.identity: "its unit would be stopped" for holder in self.view.holders if holder.pid in stopped})
+        return fates
 
     def carry_out(self) -> ReclaimResult:
         shm_seen: List[ShmEntry] = []

@@ -113,6 +113,8 @@ def test_check_mode_names_exactly_what_a_run_ends_and_touches_nothing(machine: M
     assert [(each.holder.pid, each.outcome, each.signals) for each in planned.signalled] == [
         (each, "would_signal", ()) for each in sorted((pid, other))
     ]
+    reasons = {why for held in planned.held for _holder, why in held.holders}
+    assert reasons == {"it would be ended", "its unit would be stopped"}
     assert all(machine.alive(each.pid) for each in machine.children) and machine.systemd.log == []
     machine.systemd.on_stopped = lambda unit: kill_members(machine, list(machine.units))  # type: ignore[attr-defined]
     real = reclaim(request, machine.ports())
