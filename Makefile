@@ -4,6 +4,8 @@
 
 PYTHON3 ?= python3
 HOSTS ?= 3
+# How many labs the tests use side by side: they wait more than they work.
+LABS ?= 3
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
 LAB := PYTHONPATH=tests $(PY) -m lab
@@ -42,7 +44,7 @@ coverage: venv ## What the unit tests alone reach of plugins/
 
 lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on real hosts (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-test"; exit 1; }
-	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/sim tests/e2e -q --durations=25
+	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/sim tests/e2e -q --durations=15 -n $(LABS) --dist loadfile
 
 bench: venv ## Measure against what people do by hand, on a lab host (root)
 	@PYTHONPATH=tests $(PY) -m bench.reclaim

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from lab import Host, HostSpec, Lab, LabError, prereq
-from lab.places import state_dir
+from lab.places import STATE_VARIABLE, state_dir
 from lab.record import load
+
+# Tests that run side by side get a lab of their own each.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+if _WORKER is not None and not str(state_dir()).endswith(f"-{_WORKER}"):
+    os.environ[STATE_VARIABLE] = f"{state_dir()}-{_WORKER}"
 
 KEEP_VARIABLE = "GPUFLEET_LAB_KEEP"
 _JOURNAL_LINES = 200
