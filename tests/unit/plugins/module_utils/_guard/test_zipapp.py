@@ -68,12 +68,16 @@ def test_it_runs_by_itself(built: bytes, tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, str(guard)], capture_output=True, timeout=60, check=False).returncode == exit_codes.USAGE
 
 
-@pytest.mark.parametrize("interpreter", ["/usr/bin/python3", "python3.9", "python3.13"])
-def test_it_runs_on_every_python_that_is_here(built: bytes, tmp_path: Path, interpreter: str) -> None:
-    candidates = [interpreter, *(str(path) for path in Path("/root/.pyenv/versions").glob("*/bin/" + interpreter))]
-    python = next((path for path in candidates if os.path.isabs(path) and os.access(path, os.X_OK)), None)
-    if python is None:
-        pytest.skip("%s is not installed here" % interpreter)
+def _pythons() -> list[str]:
+    """Every interpreter of a supported version on this machine: the system's, those on PATH, and pyenv's."""
+    places = [Path(entry) for entry in ("/usr/bin", *os.environ.get("PATH", "").split(os.pathsep)) if entry and "shims" not in entry]
+    places += Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin")
+    found = {str(place / name) for place in places for name in ("python3.9", "python3.10", "python3.11", "python3.12", "python3.13")}
+    return sorted(path for path in found if os.access(path, os.X_OK)) or [sys.executable]
+
+
+@pytest.mark.parametrize("python", _pythons())
+def test_it_runs_on_every_python_that_is_here(built: bytes, tmp_path: Path, python: str) -> None:
     guard = tmp_path / "gpu-guard.pyz"
     guard.write_bytes(built)
     done = subprocess.run([python, "-I", "-S", str(guard), "--help"], capture_output=True, text=True, timeout=60, check=False)
