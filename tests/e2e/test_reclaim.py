@@ -489,8 +489,9 @@ def test_a_host_that_cannot_be_reached_fails_alone(lab: Lab) -> None:
 
 def test_five_hundred_random_trees() -> None:
     """No process outside the scope is ever signalled, and every one inside is gone or reported. Needs no host."""
-    # One forest for every run, so that a red run can be run again; GPUFLEET_TREE_SEED grows another.
-    forest = grow(500, seed=int(os.environ.get("GPUFLEET_TREE_SEED", "20261129")))
+    # One forest for every run, so that a red run can be run again: the one in which a unit was stopped although a container ran
+    # in it. GPUFLEET_TREE_SEED grows another.
+    forest = grow(500, seed=int(os.environ.get("GPUFLEET_TREE_SEED", "1795976874")))
     print(f"{forest.ended} processes ended, {forest.spared} spared, {forest.units} units stopped")
     assert forest.ended >= 100 and forest.spared >= 500 and forest.units >= 25
 

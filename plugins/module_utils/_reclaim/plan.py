@@ -143,9 +143,13 @@ def _why_not_unit(request: ReclaimRequest, view: View, unit: UnitView, holder: H
         return Skip(holder.pid, holder.name, "its unit %s must not be stopped: %s" % (unit.label, against), rightful=True)
     for member in _members(view, unit):
         skip = why_not(request, view, member)
-        if skip is not None and skip.rightful:
+        against = skip.reason if skip is not None and skip.rightful else None
+        if against is None and member.info is not None:
+            # Also where the driver's word on it could not be proven: its cgroup and its name are seen without the driver.
+            against = _container(member) or _protected(member)
+        if against is not None:
             reason = "its unit %s also runs %s (pid %d), which is left alone: %s" % (
-                unit.label, member.name, member.pid, skip.reason
+                unit.label, member.name, member.pid, against
             )
             return Skip(holder.pid, holder.name, reason, rightful=True)
     return None
