@@ -43,6 +43,10 @@ HEADER = "# Managed by gpufleet.vllm: changes made here are overwritten.\n"
 # Raised when the meaning of the unit's text changes in a way that older versions must not touch.
 FORMAT = 1
 _STATE_ROOT = "/var/lib/"
+_RUNTIME_ROOT = "/run/"
+# Where each unit has a directory of its own for its claim on GPUs while it starts. It is readable to all, and writable to the
+# unit's user alone: nobody can put a claim, a link or a lock in the way of somebody else's start.
+LOCK_DIR = _RUNTIME_ROOT + "gpufleet/locks"
 _SECTION = re.compile(r"^(Unit|Service|Install|X-[A-Za-z0-9-]+)$")
 _OPTION = re.compile(r"^[A-Z][A-Za-z0-9]*$")
 
@@ -71,7 +75,7 @@ def guard_command(spec: ServiceSpec) -> str:
     words = [guard.path, "--unit", spec.unit, "--gpus", spec.visible_devices]
     words += ["--utilization", number_text(spec.utilization), "--margin-mib", str(int(guard.margin_mib))]
     words += ["--timeout", number_text(guard.timeout), "--settle", number_text(guard.settle)]
-    words += ["--port", str(spec.port), "--host", spec.host]
+    words += ["--port", str(spec.port), "--host", spec.host, "--lock-dir", LOCK_DIR]
     quoted = [exec_argument(word, "guard") for word in words]
     return " ".join([exec_command(guard.python, "guard.python")] + quoted)
 
@@ -184,7 +188,12 @@ def _service_section(spec: ServiceSpec) -> List[str]:
         # root, outside the sandbox, and no matter how it ends (the guard sees whether it helped).
         lines.append("ExecStartPre=-+%s -u -c=0" % exec_command(spec.nvidia_modprobe, "nvidia_modprobe"))
     if spec.guard.enabled and spec.visible_devices:
-        lines.append("ExecStartPre=" + guard_command(spec))
+        # systemd makes it before the guard runs and removes it when the unit stops, so that no claim outlives its unit.
+        lines += [
+            "RuntimeDirectory=%s/%s" % (LOCK_DIR[len(_RUNTIME_ROOT) :], spec.unit),
+            "RuntimeDirectoryMode=0755",
+            "ExecStartPre=" + guard_command(spec),
+        ]
     lines += [
         "ExecStart=" + exec_start(spec),
         # The engine's death ends the server with status 0, so on-failure would miss it.

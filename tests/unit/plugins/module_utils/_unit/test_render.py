@@ -81,11 +81,16 @@ def test_the_unit_fits_the_servers_behaviour() -> None:
 
 def test_the_guard_gets_what_it_needs() -> None:
     guarded = spec(guard=GuardSpec(timeout=120, margin_mib=512, settle=0.5), host="::1", port=8001)
-    assert settings(render_unit(guarded))["Service.ExecStartPre"] == [
+    unit = settings(render_unit(guarded))
+    assert unit["Service.ExecStartPre"] == [
         "/usr/bin/python3 /usr/local/lib/gpufleet/gpu-guard.pyz --unit vllm-minimax-m2.5.service --gpus 0,1,2,3"
-        " --utilization 0.92 --margin-mib 512 --timeout 120 --settle 0.5 --port 8001 --host ::1"
+        " --utilization 0.92 --margin-mib 512 --timeout 120 --settle 0.5 --port 8001 --host ::1 --lock-dir /run/gpufleet/locks"
     ]
-    assert "Service.ExecStartPre" not in settings(render_unit(spec(guard=GuardSpec(enabled=False))))
+    # a directory of the unit's own, which systemd makes and removes, so that no user can write another one's claim
+    assert unit["Service.RuntimeDirectory"] == ["gpufleet/locks/vllm-minimax-m2.5.service"]
+    assert unit["Service.RuntimeDirectoryMode"] == ["0755"] and "Service.RuntimeDirectoryPreserve" not in unit
+    without = settings(render_unit(spec(guard=GuardSpec(enabled=False))))
+    assert "Service.ExecStartPre" not in without and "Service.RuntimeDirectory" not in without
 
 
 def test_the_driver_is_loaded_first_where_it_can_be() -> None:
