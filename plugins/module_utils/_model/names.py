@@ -32,7 +32,7 @@ NAMES: Dict[str, Tuple[str, ...]] = {
     ),
     "dense_width": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff", "hidden_dim"),
     # Where none of these stands, a model with experts means them by its intermediate size.
-    "expert_width": ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size"),
+    "expert_width": ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size", "expert_hidden_dim"),
     "shared_width": (
         "shared_expert_intermediate_size",
         "shared_intermediate_size",
@@ -66,3 +66,26 @@ ENCODERS: Tuple[str, ...] = (
     "audio_encoder_config",
     "vision_encoder",
 )
+
+# The types of models whose layers follow a rule that their configuration may leave unsaid.
+ARCHITECTURES: Dict[str, str] = {
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma3nForCausalLM": "gemma3n_text",
+    "Gemma3nForConditionalGeneration": "gemma3n",
+    "Cohere2ForCausalLM": "cohere2",
+    "GptOssForCausalLM": "gpt_oss",
+    "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "Phi3ForCausalLM": "phi3",
+    "Starcoder2ForCausalLM": "starcoder2",
+    "MambaForCausalLM": "mamba",
+    "Mamba2ForCausalLM": "mamba2",
+    "FalconMambaForCausalLM": "falcon_mamba",
+    "FalconH1ForCausalLM": "falcon_h1",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
