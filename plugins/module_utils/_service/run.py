@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 from .._core.errors import GpuFleetError
+from .._core.host_lock import HostLock
 from .._core.files import diff_of
 from .._gpu.reader import GpuReader
 from .._model.parallel import Check
 from .checks import failed, refusal, run_checks
-from .lock import HostLock
 from .look import Look, look
 from .outcome import Outcome
 from .plan import Plan, diff_of_plan, make_plan

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One change of services at a time on a host.
 
-Two swaps that run at once would stop what the other starts. The lock is an flock on a file under /run, so that the
-kernel releases it when its holder dies, however it dies.
+Two swaps that run at once would stop what the other starts, and a clean-up would end what a swap is about to start. The
+lock is an flock on a file under /run, so that the kernel releases it when its holder dies, however it dies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ import time
 from types import TracebackType
 from typing import Any, Dict, Optional, Type
 
-from .._core.errors import GpuFleetError
+from .errors import GpuFleetError
+
+
+# Where it is on a host.
+RUN_DIRECTORY = "/run/gpufleet"
+_NAME = "change.lock"
 
 
 class HostLock:
@@ -24,7 +29,7 @@ class HostLock:
 
     def __init__(self, directory: str, purpose: str) -> None:
         self._directory = directory
-        self._path = os.path.join(directory, "change.lock")
+        self._path = os.path.join(directory, _NAME)
         self._purpose = purpose
         self._fd: Optional[int] = None
 
@@ -39,7 +44,7 @@ class HostLock:
         except BlockingIOError:
             holder = _read(fd)
             os.close(fd)
-            raise GpuFleetError(_busy(holder), lock_holder=holder) from None
+            raise GpuFleetError(busy_message(holder), lock_holder=holder) from None
         os.ftruncate(fd, 0)
         note = {"pid": os.getpid(), "since": time.time(), "purpose": self._purpose}
         os.pwrite(fd, json.dumps(note).encode("utf-8"), 0)
@@ -66,7 +71,35 @@ def _read(fd: int) -> Dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def _busy(holder: Dict[str, Any]) -> str:
+def holder_of(directory: str, proc_root: str = "/proc") -> Optional[Dict[str, Any]]:
+    """Who holds the lock now, without taking it for a moment; None when nobody does, {} when its holder has not said yet.
+
+    The kernel's list is asked, not the note in the file: a holder that was killed leaves its note behind.
+    """
+    try:
+        fd = os.open(os.path.join(directory, _NAME), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None  # never taken on this host, or not by us
+    try:
+        return _read(fd) if _is_locked(os.fstat(fd), proc_root) else None
+    finally:
+        os.close(fd)
+
+
+def _is_locked(status: os.stat_result, proc_root: str) -> bool:
+    """Whether /proc/locks has an flock on this file: ``1: FLOCK  ADVISORY  WRITE 4711 00:1a:1234 0 EOF``."""
+    wanted = "%02x:%02x:%d" % (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
+    try:
+        with open(proc_root + "/locks", encoding="ascii", errors="replace") as handle:
+            lines = [line.split() for line in handle]
+    except OSError as exc:
+        raise GpuFleetError("Cannot see who holds locks on this host: %s/locks: %s." % (proc_root, exc.strerror)) from exc
+    # "->" marks one that waits for the lock before it
+    return any(words[1:2] == ["FLOCK"] and wanted in words for words in lines)
+
+
+def busy_message(holder: Dict[str, Any]) -> str:
+    """The sentence for somebody who would have to wait for ``holder``."""
     if not holder:
         return "Another run is changing the services of this host right now. Wait until it has ended, then run again."
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(holder.get("since", 0))))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.lock import HostLock
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock, holder_of
 
 
 def _hold(directory: str, ready: Connection) -> None:
@@ -26,9 +26,11 @@ def _hold(directory: str, ready: Connection) -> None:
 def test_the_second_one_is_refused_with_who_and_since_when_and_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
     here, there = multiprocessing.Pipe()
     holder = multiprocessing.get_context("fork").Process(target=_hold, args=(str(tmp_path), there))
-    holder.start()
     try:
+        assert holder_of(str(tmp_path)) is None
+        holder.start()
         assert here.recv() == "held"
+        assert (holder_of(str(tmp_path)) or {})["pid"] == holder.pid
         with pytest.raises(GpuFleetError) as refused, HostLock(str(tmp_path), "another"):
             pass
         assert "vllm_service started kimi" in refused.value.msg
@@ -38,6 +40,8 @@ def test_the_second_one_is_refused_with_who_and_since_when_and_a_dead_holder_hol
         assert holder.pid is not None
         os.kill(holder.pid, signal.SIGKILL)
         holder.join()
+    assert (tmp_path / "change.lock").read_text() != "", "the dead holder's note is still there"
+    assert holder_of(str(tmp_path)) is None
     with HostLock(str(tmp_path), "another"):
         pass
     with HostLock(str(tmp_path), "again"):
