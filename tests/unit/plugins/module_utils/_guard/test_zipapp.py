@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core import zipapp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes, zipapp
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.zipapp import build_guard
 
 ROOT = Path(__file__).resolve().parents[5]

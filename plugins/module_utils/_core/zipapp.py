@@ -1,0 +1,99 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One executable file, made of the very sources that the modules run.
+
+The sources come from whatever loader imported them, so that this works in a checkout, an installed collection, and the
+payload that Ansible sends to a host (a zip file itself). What goes in is found by following the relative imports from
+the program's ``main``. The result depends on the sources alone: byte for byte the same on every host.
+
+It is built at every look at a host, so it has to be cheap: imports are found by their text, which is forty times faster than
+parsing a hundred files. A relative import in a text that is no code would at worst pack one file more.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from importlib.util import find_spec
+from typing import Dict, List, Tuple
+
+from .errors import GpuFleetError
+
+_ROOT = __name__.rsplit(".", 2)[0]
+_SHEBANG = b"#!/usr/bin/python3\n"
+_START = '''import sys
+
+from %s.%s import main
+
+sys.exit(main(sys.argv[1:]))
+'''
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (?:\(([^)]*)\)|([^\n#]*))", re.M)
+_COMMENT = re.compile(r"#[^\n]*")
+
+
+def build(main: str, package: str) -> bytes:
+    """The zipapp that calls ``main()`` of the module ``main`` (as ``_room.main``) and carries everything under ``package``.
+
+    Raises GpuFleetError when a source can't be had (bytecode-only installations).
+    """
+    files = {"%s/%s.py" % (package, name.replace(".", "/")): text for name, text in closure(main).items()}
+    for name in list(files):
+        parts = name.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            files.setdefault("/".join(parts[:depth]) + "/__init__.py", "")
+    files["__main__.py"] = _START % (package, main)
+    buffer = io.BytesIO()
+    buffer.write(_SHEBANG)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.create_system = 3
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, files[name].encode("utf-8"))
+    return buffer.getvalue()
+
+
+def closure(first: str) -> Dict[str, str]:
+    """Sources by module name relative to the collection's ``module_utils``: ``first`` and all that it imports relatively."""
+    found: Dict[str, str] = {}
+    waiting = [first]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found[name] = _source(name)
+        for base, names in imports(found[name], name):
+            waiting += ["%s.%s" % (base, each) for each in names] if _is_package(base) else [base]
+    return found
+
+
+def imports(text: str, name: str) -> List[Tuple[str, List[str]]]:
+    """A module's relative imports: (what is imported from, relative to the root; the names)."""
+    package = name.split(".")[:-1]
+    found: List[Tuple[str, List[str]]] = []
+    for dots, module, many, one in _IMPORT.findall(text):
+        base = package[: len(package) - (len(dots) - 1)] + (module.split(".") if module else [])
+        names = [each.split()[0] for each in _COMMENT.sub("", many or one).split(",") if each.strip()]
+        found.append((".".join(base), names))
+    return found
+
+
+def _is_package(name: str) -> bool:
+    # The rooms are packages of one level; asking the loader for each name would cost more than the rest.
+    return "." not in name
+
+
+def _source(name: str) -> str:
+    full = "%s.%s" % (_ROOT, name)
+    spec = find_spec(full)
+    get_source = getattr(spec.loader, "get_source", None) if spec is not None else None
+    text = get_source(full) if get_source is not None else None
+    if text is None:
+        raise GpuFleetError(
+            "The source of %s can't be read, and what runs on the host by itself is built from it. Install the collection with its "
+            ".py files." % full
+        )
+    return str(text)
