@@ -5,102 +5,61 @@
 
 from __future__ import annotations
 
-import os
 import socket
+from dataclasses import replace
 from typing import List, Optional
 
-from .._core.errors import GpuFleetError
-from .._model.facts import ModelFacts, read_model
-from .._model.parallel import Check, check_parallel
+from .._model.parallel import Check
+from .._preflight.asked import Asked, Seen
+from .._preflight.report import Report, line_of
+from .._preflight.run import examine
+from .._unit.hardening import hardening
 from .._unit.render import render_drop_in, render_unit
+from .._unit.spec import ServiceSpec
 from .look import Look
 from .memory import holder_text, shortages
 from .plan import Plan
 from .ports import Ports
 from .request import Request
 
-_TRUE = (True, "true", "True", "yes", "1", 1)
 
-
-def run_checks(request: Request, look: Look, plan: Plan, ports: Ports) -> List[Check]:
-    """Every check that can be made on this host for this service."""
-    checks: List[Check] = []
-    checks += _gpus(request, look)
-    facts = _model(request, checks)
-    if facts is not None:
-        checks += _parallel(look, facts)
-    checks.append(_executable(request))
+def run_checks(request: Request, look: Look, plan: Plan, ports: Ports, remember: bool = False) -> Report:
+    """Every check that can be made on this host for this service. ``remember`` lets what vLLM was asked be kept."""
+    if look.spec is None:
+        raise AssertionError("look.spec is not None")
+    seen = Seen(look.snapshot, look.gpus)
+    report = examine(asked_of(request, look.spec), seen, request.gpus, ports.places, ports.runner, ports.systemd, remember)
+    checks = list(report.checks)
     checks += _unit_options(request, look, ports)
     if plan.has("start"):
         checks.append(_port(request, look, plan))
         checks += _memory(look, plan)
-    return checks
+    return replace(report, checks=tuple(checks))
 
 
-def failed(checks: List[Check]) -> List[Check]:
-    """Those that say it cannot work."""
-    return [check for check in checks if check.status == "fail"]
+def asked_of(request: Request, spec: ServiceSpec) -> Asked:
+    """The service as the checks need it."""
+    lines = hardening(spec)
+    own = {str(name) for name in spec.unit_options.get("Service", {})}
+    return Asked(
+        model=spec.model,
+        facts_path=request.model_facts_path,
+        args=spec.args,
+        env=spec.env,
+        executable=spec.executable,
+        user=spec.user,
+        group=spec.group,
+        home=spec.home_path,
+        # What the user sets of these himself is his own to judge.
+        hides_home="ProtectHome=yes" in lines and "ProtectHome" not in own,
+        hides_tmp="PrivateTmp=yes" in lines and "PrivateTmp" not in own,
+    )
 
 
-def refusal(request: Request, checks: List[Check]) -> str:
+def refusal(request: Request, report: Report) -> str:
     """One message for everything that stands against it."""
     lines = ["%s cannot work on this host, and nothing was touched:" % request.name]
-    for check in failed(checks):
-        lines.append("  - %s: %s.%s" % (check.id, check.detail.rstrip("."), " " + check.fix if check.fix else ""))
-    return "\n".join(lines)
-
-
-def _gpus(request: Request, look: Look) -> List[Check]:
-    bad = [gpu for gpu in look.gpus if gpu.state != "ok"]
-    if bad:
-        detail = "; ".join("GPU %d is in state %s (%s)" % (gpu.index, gpu.state, gpu.error or "no detail") for gpu in bad)
-        return [Check("gpus", "fail", detail, "Leave them out of gpus, or repair them first.")]
-    names = ", ".join(str(gpu.index) for gpu in look.gpus)
-    checks = [Check("gpus", "pass", "GPU %s answer" % names, None)]
-    seen = look.snapshot
-    if seen is not None and seen.pci_count is not None and seen.count is not None and seen.count < seen.pci_count:
-        # Indices move up when one is missing: the service would come up on fewer or on other cards than were meant.
-        named = all(each.upper().startswith(("GPU-", "MIG-")) or ":" in each for each in request.gpus)
-        detail = "the driver shows %d GPUs, but %d are on the PCI bus" % (seen.count, seen.pci_count)
-        fix = "Look in dmesg for the one that is missing. To go on without it, give GPUs by UUID."
-        checks.append(Check("gpu_missing", "warn" if named else "fail", detail, fix))
-    return checks
-
-
-def _model(request: Request, checks: List[Check]) -> Optional[ModelFacts]:
-    path = request.model_facts_path or request.model or ""
-    if not os.path.isabs(path):
-        checks.append(Check("model", "skip", "%s is not a directory of this host" % path, None))
-        return None
-    try:
-        facts = read_model(path)
-    except GpuFleetError as exc:
-        checks.append(Check("model", "fail", exc.msg, "Put the model there, or correct the path in the catalogue."))
-        return None
-    checks.append(Check("model", "pass", "%s is readable" % path, None))
-    return facts
-
-
-def _parallel(look: Look, facts: ModelFacts) -> List[Check]:
-    args = look.spec.args if look.spec is not None else {}
-    try:
-        tensor = int(args.get("tensor_parallel_size", 1))
-        pipeline = int(args.get("pipeline_parallel_size", 1))
-        data = int(args.get("data_parallel_size", 1))
-    except (TypeError, ValueError):
-        detail = "the parallel sizes have to be whole numbers"
-        return [Check("parallel", "fail", detail, "Correct them in args.")]
-    experts = args.get("enable_expert_parallel") in _TRUE
-    return check_parallel(facts, tensor, pipeline, experts, len(look.gpus), data)
-
-
-def _executable(request: Request) -> Check:
-    path = request.executable
-    if not os.path.isfile(path):
-        return Check("executable", "fail", "%s does not exist" % path, "Install vLLM there, or set executable.")
-    if not os.access(path, os.X_OK):
-        return Check("executable", "fail", "%s is not executable" % path, "Correct its mode, or set executable.")
-    return Check("executable", "pass", "%s is there" % path, None)
+    return "\n".join(lines + ["  - " + line_of(check) for check in report.failed])
 
 
 def _unit_options(request: Request, look: Look, ports: Ports) -> List[Check]:

@@ -65,7 +65,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     account = look_up(request.user, request.group)
     snapshot = reader.snapshot() if reader is not None else None
     gpus = _selected(request, snapshot)
-    spec = _checked_spec(request, gpus) if request.declares_files else None
+    spec = checked_spec(request, gpus) if request.declares_files else None
     statuses = ports.systemd.statuses([unit] + [service.unit for service in others])
     status = statuses[unit]
     if request.declares_files:
@@ -147,7 +147,7 @@ def _directories(ports: Ports) -> Tuple[str, ...]:
     return tuple(found)
 
 
-def _checked_spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
+def checked_spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
     try:
         spec = _spec(request, gpus)
         utilization, _stop, _start = spec.utilization, spec.timeout_stop_s, spec.start_limit_interval_s

@@ -11,6 +11,7 @@ from typing import Callable, Optional
 from .._core.clock import Clock
 from .._core.runner import Runner
 from .._gpu.reader import GpuReader, open_reader
+from .._preflight.asked import Places
 from .._server.http import Server
 from .._systemd.journal import Journal
 from .._systemd.manager import Systemd
@@ -44,3 +45,4 @@ class Ports:
     open_reader: Callable[[], GpuReader] = _open_reader
     server: Callable[[str, int, Optional[str], bool], Server] = Server
     paths: Paths = Paths()
+    places: Places = Places()  # what the checks look at, and nothing is changed in

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 from .._core.errors import GpuFleetError
-from .._core.host_lock import HostLock
 from .._core.files import diff_of
+from .._core.host_lock import HostLock
 from .._gpu.reader import GpuReader
-from .._model.parallel import Check
-from .checks import failed, refusal, run_checks
+from .._preflight.report import Report, line_of
+from .checks import refusal, run_checks
 from .look import Look, look
 from .outcome import Outcome
 from .plan import Plan, diff_of_plan, make_plan
@@ -31,7 +31,7 @@ class ServiceResult:
     look: Look
     plan: Plan
     outcome: Outcome
-    checks: Optional[List[Check]]
+    report: Optional[Report]
     status: Dict[str, Any]
     gpus_before: List[Dict[str, Any]]
     gpus_after: List[Dict[str, Any]]
@@ -62,8 +62,8 @@ class ServiceResult:
             result["ended_processes"] = self.outcome.ended_processes
         if self.outcome.diagnosis is not None:
             result["diagnosis"] = self.outcome.diagnosis
-        if self.checks is not None:
-            result["preflight"] = {"ok": not failed(self.checks), "checks": [check.to_result() for check in self.checks]}
+        if self.report is not None:
+            result["preflight"] = self.report.to_result()
         if self.wants_running:
             result["gpus_before"] = self.gpus_before
             result["gpus_after"] = self.gpus_after
@@ -109,10 +109,13 @@ def _run(request: Request, ports: Ports, check_mode: bool, reader: Optional[GpuR
         raise GpuFleetError("%s Nothing was touched." % exc.msg, **exc.result) from exc
     plan = make_plan(request, seen.view)
     outcome = Outcome(ready=seen.serves)
-    checks: Optional[List[Check]] = None
+    report: Optional[Report] = None
+    refuses = False
     if request.wants_running and request.preflight != "skip":
-        checks = run_checks(request, seen, plan, ports)
-        _judge(request, checks, outcome)
+        report = run_checks(request, seen, plan, ports, remember=not check_mode)
+        # What serves as declared is its own proof: there is nothing to refuse, but something to hear.
+        refuses = request.preflight == "enforce" and plan.has("start")
+        outcome.warnings.extend(line_of(check) for check in report.notable if check.status == "warn" or not refuses)
     outcome.timings["preflight"] = round(clock.monotonic() - begun, 3)
 
     def result(changed: bool) -> ServiceResult:
@@ -120,10 +123,10 @@ def _run(request: Request, ports: Ports, check_mode: bool, reader: Optional[GpuR
         before = [gpu.to_dict() for gpu in seen.gpus]
         after = _gpus_now(reader, seen, outcome) if reader is not None and changed and not check_mode else before
         status = _status_now(ports, seen, outcome)
-        return ServiceResult(changed, seen, plan, outcome, checks, status, before, after, request.wants_running)
+        return ServiceResult(changed, seen, plan, outcome, report, status, before, after, request.wants_running)
 
-    if checks is not None and failed(checks) and request.preflight == "enforce":
-        raise GpuFleetError(refusal(request, checks), **result(False).to_result())
+    if report is not None and report.failed and refuses:
+        raise GpuFleetError(refusal(request, report), **result(False).to_result())
     if check_mode:
         outcome.replaced = _would_replace(seen, plan)
         return result(plan.changed)
@@ -136,12 +139,6 @@ def _run(request: Request, ports: Ports, check_mode: bool, reader: Optional[GpuR
         told["warnings"] = list(outcome.warnings)
         raise GpuFleetError(exc.msg, **told) from exc
     return result(outcome.touched)
-
-
-def _judge(request: Request, checks: List[Check], outcome: Outcome) -> None:
-    for check in checks:
-        if check.status == "warn" or (check.status == "fail" and request.preflight == "warn"):
-            outcome.warnings.append("%s: %s.%s" % (check.id, check.detail.rstrip("."), " " + check.fix if check.fix else ""))
 
 
 def _would_replace(seen: Look, plan: Plan) -> List[Dict[str, Any]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -21,6 +22,23 @@ from lab.standin.main import main
 if __name__ == "__main__":
     sys.exit(main())
 """
+# What a look at an installation reads without running it, in the places where the real ones have it.
+_ARGUMENTS = """\
+# The arguments of the stand-in, in the form in which vLLM's own source adds them.
+class EngineArgs:
+    @staticmethod
+    def add_cli_args(parser):
+{lines}
+        return parser
+"""
+_TORCH = """\
+from typing import Optional
+
+__version__ = '{version}'
+cuda: Optional[str] = '{cuda}'
+hip: Optional[str] = None
+"""
+_TORCH_VERSION, _TORCH_CUDA = "2.11.0", "13.0"
 _PACKAGE = '"""Parts of the lab that run in its hosts."""\n'
 
 
@@ -40,6 +58,7 @@ def install(root: Path, python_dir: str, prefix: str = "/opt/vllm") -> None:
     for source in sorted(_HERE.iterdir()):
         if source.suffix in (".py", ".json") and source.name not in _NOT_INSTALLED:
             wanted[packages / "lab" / "standin" / source.name] = source.read_bytes()
+    wanted |= {packages / name: text.encode() for name, text in _installation().items()}
     for target, content in wanted.items():
         _write(target, content, 0o644)
     standin = packages / "lab" / "standin"
@@ -47,6 +66,18 @@ def install(root: Path, python_dir: str, prefix: str = "/opt/vllm") -> None:
         leftover.unlink()
     shutil.rmtree(standin / "__pycache__", ignore_errors=True)
     _write(place / "bin" / "vllm", _PROGRAM.format(prefix=prefix).encode(), 0o755)
+
+
+def _installation() -> dict[str, str]:
+    table = json.loads((_HERE / "flags.json").read_text(encoding="utf-8"))
+    version = table["version"]
+    lines = [f'        parser.add_argument({", ".join(json.dumps(flag) for flag in entry["flags"])})' for entry in table["flags"]]
+    return {
+        f"vllm-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n",
+        "vllm/engine/arg_utils.py": _ARGUMENTS.format(lines="\n".join(lines)),
+        f"torch-{_TORCH_VERSION}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {_TORCH_VERSION}\n",
+        "torch/version.py": _TORCH.format(version=_TORCH_VERSION, cuda=_TORCH_CUDA),
+    }
 
 
 def _write(target: Path, content: bytes, mode: int) -> None:

@@ -1,0 +1,60 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a preflight comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Tuple
+
+from .._model.parallel import Check
+
+# Every name that the module's result has, also when nothing is known of it.
+PLAN_NAMES = (
+    "weights_mib_per_gpu",
+    "kv_mib_per_token_per_gpu",
+    "kv_tokens",
+    "max_concurrency",
+    "warmup_mib",
+    "needed_mib_per_gpu",
+    "free_mib_needed",
+)
+SUGGEST_NAMES = ("max_model_len", "max_num_seqs")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The checks in the order in which they were made, the memory plan, and the sizes that would work."""
+
+    checks: Tuple[Check, ...]
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    suggest: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing says that it cannot work."""
+        return not self.failed
+
+    @property
+    def failed(self) -> List[Check]:
+        """The checks that say it cannot work."""
+        return [check for check in self.checks if check.status == "fail"]
+
+    @property
+    def notable(self) -> List[Check]:
+        """The checks that somebody has to read."""
+        return [check for check in self.checks if check.status in ("fail", "warn")]
+
+    def to_result(self) -> Dict[str, Any]:
+        """The contract's result: unknown numbers are null."""
+        plan: Dict[str, Any] = dict.fromkeys(PLAN_NAMES)
+        plan.update(self.plan)
+        suggest: Dict[str, Any] = {"tensor_parallel_size": [], **dict.fromkeys(SUGGEST_NAMES)}
+        suggest.update(self.suggest)
+        return {"ok": self.ok, "checks": [check.to_result() for check in self.checks], "plan": plan, "suggest": suggest}
+
+
+def line_of(check: Check) -> str:
+    """A check as one line: what, the numbers, and what to do."""
+    return "%s: %s.%s" % (check.id, check.detail.rstrip("."), " " + check.fix if check.fix else "")
