@@ -35,6 +35,16 @@ def resolve(selection: Sequence[Union[str, int]], gpus: Sequence[Gpu]) -> List[G
     return found
 
 
+def malformed(word: str) -> bool:
+    """Whether this can't name a GPU on any host: no index, no PCI id, and no UUID or beginning of one."""
+    word = word.strip()
+    return not (word.lower() == "all" or word.isdigit() or normal_pci(word) is not None or _like_uuid(word.lower()))
+
+
+def _like_uuid(lowered: str) -> bool:
+    return len(lowered) >= 5 and lowered.startswith(("gpu-", "mig-"))
+
+
 def _one(word: str, gpus: Sequence[Gpu]) -> Gpu:
     if word.isdigit():
         matches = [gpu for gpu in gpus if gpu.index == int(word)]
@@ -55,7 +65,7 @@ def _by_uuid(word: str, gpus: Sequence[Gpu]) -> List[Gpu]:
     exact = [gpu for gpu in candidates if (gpu.uuid or "").lower() == lowered]
     if exact:
         return exact
-    if len(lowered) < 5 or not lowered.startswith(("gpu-", "mig-")):
+    if not _like_uuid(lowered):
         return []
     return [gpu for gpu in candidates if (gpu.uuid or "").lower().startswith(lowered)]
 

@@ -63,7 +63,14 @@ class ReclaimRequest:
 
 
 def check(request: ReclaimRequest) -> None:
-    """Raise GpuFleetError with every fault of the parameters, in words that say what is allowed."""
+    """Raise GpuFleetError with every fault of the parameters."""
+    faults = faults_of(request)
+    if faults:
+        raise GpuFleetError("These parameters can't be used: %s." % "; ".join(faults))
+
+
+def faults_of(request: ReclaimRequest) -> List[str]:
+    """Every fault of the parameters, in words that say what is allowed."""
     faults: List[str] = []
     if request.scope not in SCOPES:
         faults.append("scope must be one of %s, not %r" % (", ".join(SCOPES), request.scope))
@@ -93,8 +100,7 @@ def check(request: ReclaimRequest) -> None:
     for service in request.services:
         if not service.strip() or "/" in service or "*" in service or service.startswith("-"):
             faults.append("%r in `services` is no unit name; write it out, e.g. vllm-kimi.service" % service)
-    if faults:
-        raise GpuFleetError("These parameters can't be used: %s." % "; ".join(faults))
+    return faults
 
 
 def unit_name(service: str) -> str:

@@ -17,7 +17,8 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.task import Task
 from ansible.template import Templar, trust_as_template
 
-from ansible_collections.gpufleet.vllm.plugins.action.gpu_reclaim import ActionModule, choose, compile_select
+from ansible_collections.gpufleet.vllm.plugins.action.gpu_reclaim import ActionModule
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._select import SelectError, choose, compile_select
 
 Call = Tuple[str, Dict[str, Any], bool]
 
@@ -129,8 +130,10 @@ def test_expressions(expression: str, pids: List[int]) -> None:
 
 @pytest.mark.parametrize("expression", ["vllm &&", "used_mib > 1000", "[", "nosuch(name)", "", "  "])
 def test_a_mistake_in_the_expression_is_said_before_anything_is_touched(expression: str) -> None:
-    with pytest.raises(AnsibleActionFail, match="Nothing was touched"):
+    with pytest.raises(SelectError, match="`select`"):
         choose(compile_select(expression), GPUS)
+    with pytest.raises(AnsibleActionFail, match="Nothing was touched. `select`"):
+        Host().run({"select": expression})
 
 
 def test_a_mistake_in_the_expression_is_said_before_the_host_is_asked() -> None:
@@ -142,7 +145,7 @@ def test_a_mistake_in_the_expression_is_said_before_the_host_is_asked() -> None:
 
 @pytest.mark.parametrize("expression", ["name", "used_mib", "[name]", "{a: name}", "'yes'"])
 def test_an_expression_that_is_neither_true_nor_false_chooses_nobody(expression: str) -> None:
-    with pytest.raises(AnsibleActionFail, match="must be true or false"):
+    with pytest.raises(SelectError, match="must be true or false"):
         choose(compile_select(expression), GPUS)
 
 
@@ -155,7 +158,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(AnsibleActionFail, match="pip install jmespath"):
+    with pytest.raises(SelectError, match="pip install jmespath"):
         compile_select("vllm")
 
 

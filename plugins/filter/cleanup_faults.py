@@ -1,0 +1,42 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The filter ``cleanup_faults``; documented in the file of this name beside this one."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+from ansible import context
+from ansible.errors import AnsibleFilterError
+from ansible.parsing.dataloader import DataLoader
+from ansible.utils.vars import load_extra_vars
+
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _cleanup
+
+
+def cleanup_faults(hostvars: Any, hosts: Sequence[str], scope: Any, query: Any = None) -> List[str]:
+    """What is wrong with a request, in sentences; empty when nothing is."""
+    if not isinstance(hostvars, Mapping):
+        raise AnsibleFilterError("cleanup_faults takes hostvars, not %s" % type(hostvars).__name__)
+    by_host: Dict[str, Dict[str, Any]] = {}
+    for host in hosts:
+        variables = hostvars[host]
+        by_host[str(host)] = {str(name): variables[name] for name in variables if str(name).startswith(_cleanup.PREFIX)}
+        by_host[str(host)].update({_cleanup.PREFIX + "scope": scope, _cleanup.PREFIX + "accept": "anything"})
+    return _cleanup.faults_of_names(_extra_names()) + _cleanup.fault_of_query(query) + _cleanup.faults_of_fleet(by_host)
+
+
+def _extra_names() -> List[str]:
+    """What was set with -e: a slip there would otherwise go unnoticed, and the run do something else."""
+    if not context.CLIARGS.get("extra_vars"):
+        return []
+    return sorted(str(name) for name in load_extra_vars(loader=DataLoader()))
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        """The filters of this file by name."""
+        return {"cleanup_faults": cleanup_faults}
