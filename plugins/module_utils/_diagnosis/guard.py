@@ -13,7 +13,7 @@ from .result import Diagnosis
 
 _EVIDENCE_LINES = 3
 _SPEAKER = "gpu-guard: "
-_REFUSAL = re.compile(r"gpu-guard: \S+ is not started: (?P<why>.*)")
+_REFUSAL = re.compile(r"gpu-guard: (?:the service|\S+) is not started \((?P<name>[A-Z]+)\): (?P<why>.*)")
 _HOLDER = re.compile(r"gpu-guard: +held by (?P<who>.*)")
 
 _FREE_IT = "Free it (gpufleet.vllm.gpu_reclaim), or stop what holds it."
@@ -34,10 +34,15 @@ _MEANINGS: Dict[int, Tuple[str, str, str]] = {
         "the guard itself failed",
         "Read the traceback in the journal; guard.enabled: false goes on without it.",
     ),
+    exit_codes.ABSENT: (
+        "bad_argument",
+        "one of the GPUs is not on this host",
+        "Correct gpus: the host has other ones.",
+    ),
     exit_codes.LOCKED: (
         "memory_not_free",
         "another service was still starting on one of the GPUs",
-        "Start it again when the other one is ready.",
+        "Start it again when the other one is ready; guard.timeout says how long it waits for it.",
     ),
     exit_codes.MEMORY: ("memory_not_free", "the GPUs' memory did not come free in time", _FREE_IT),
     exit_codes.PORT: (
@@ -56,51 +61,32 @@ _MEANINGS: Dict[int, Tuple[str, str, str]] = {
         "Lower gpu_memory_utilization or guard.margin_mib, or choose other GPUs.",
     ),
 }
+_STATUSES = {name: status for status, name in exit_codes.NAMES.items()}
+_OTHER: Tuple[str, str, str] = (
+    "unknown",
+    "the guard ended with a status that is not known here",
+    "Read its lines in the journal, and deploy the service again, so that the guard is this version's.",
+)
 
 
 def guard_diagnosis(lines: Sequence[str], status: Optional[int]) -> Optional[Diagnosis]:
     """The diagnosis when the guard refused, None when it did not.
 
     ``status`` is the exit status of the failed ExecStartPre as systemd has it. Without it (the unit was started again
-    meanwhile) the guard's own last word counts.
+    meanwhile) the guard's own last word counts, which names its status.
     """
     own = [line[line.index(_SPEAKER) :] for line in lines if _SPEAKER in line]
     refusals = [line for line in own if _REFUSAL.search(line)]
     if status is None and not (refusals and own[-1] == refusals[-1]):
         return None
-    why = ""
-    if refusals:
-        match = _REFUSAL.search(refusals[-1])
-        why = match.group("why") if match is not None else ""
-    kind, summary, advice = _MEANINGS.get(status if status is not None else _status_of(why), _OTHER)
-    if not why and status not in _MEANINGS:
+    said = _REFUSAL.search(refusals[-1]) if refusals else None
+    if said is None and status not in _MEANINGS:
         return None  # another ExecStartPre, of the user's own
-    if kind == "memory_not_free" and re.search(r"no GPU|not there|does not exist|no such GPU", why, re.IGNORECASE):
-        kind, advice = "bad_argument", "Correct gpus: the host has other ones."
-    evidence = _evidence(own, refusals)
-    return Diagnosis(kind, "the guard did not let the server start: %s" % (_short(why) or summary), evidence, advice)
-
-
-_OTHER: Tuple[str, str, str] = (
-    "unknown",
-    "the guard ended with a status that it doesn't know",
-    "Read its lines in the journal.",
-)
-
-
-def _status_of(why: str) -> int:
-    """Which status a refusal's words belong to, where systemd's own record of it is gone."""
-    for pattern, status in (
-        (r"^port \d+ on ", exit_codes.PORT),
-        (r"still in the unit's cgroup", exit_codes.CGROUP),
-        (r"can never have|not there", exit_codes.NEVER),
-        (r"driver", exit_codes.DRIVER),
-        (r"still starting", exit_codes.LOCKED),
-        (r"memory|MiB", exit_codes.MEMORY),
-    ):
-        if re.search(pattern, why):
-            return status
-    return -1
+    why = said.group("why") if said is not None else ""
+    if status not in _MEANINGS and said is not None:
+        status = _STATUSES.get(said.group("name"))
+    kind, summary, advice = _MEANINGS.get(status if status is not None else -1, _OTHER)
+    return Diagnosis(kind, "the guard did not let the server start: %s" % (_short(why) or summary), _evidence(own, refusals), advice)
 
 
 def _evidence(own: Sequence[str], refusals: Sequence[str]) -> Tuple[str, ...]:

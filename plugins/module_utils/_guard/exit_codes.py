@@ -10,11 +10,12 @@ code  name            meaning
 64    USAGE           bad arguments
 69    DRIVER          the driver can't be read, hangs, or says that one of the GPUs is lost or needs a reset
 70    INTERNAL        a fault of the guard itself; the traceback stands above
+72    ABSENT          one of the GPUs is not on this host, or the selection means several
 73    LOCKED          another unit was still starting on one of the GPUs when the time was over
 75    MEMORY          the memory did not come free in time
 76    PORT            another process has the port
 77    CGROUP          processes of an earlier run of the unit are still in its cgroup
-78    NEVER           it can never pass: more memory than the GPU has, or a GPU that is not there
+78    NEVER           it can never pass: more memory is asked for than the GPU has
 ====  ==============  ==================================================================================
 
 """
@@ -27,6 +28,7 @@ PASS = 0
 USAGE = 64
 DRIVER = 69
 INTERNAL = 70
+ABSENT = 72
 LOCKED = 73
 MEMORY = 75
 PORT = 76
@@ -38,6 +40,7 @@ NAMES: Dict[int, str] = {
     USAGE: "USAGE",
     DRIVER: "DRIVER",
     INTERNAL: "INTERNAL",
+    ABSENT: "ABSENT",
     LOCKED: "LOCKED",
     MEMORY: "MEMORY",
     PORT: "PORT",

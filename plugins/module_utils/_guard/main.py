@@ -10,7 +10,6 @@ its own (exit_codes.py) when it has waited long enough or can never pass.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING, Callable, List, Optional, Sequence, TypeVar
 
@@ -20,8 +19,9 @@ from .._gpu.reader import GpuReader, open_reader
 from .._gpu.types import Snapshot
 from . import exit_codes
 from .leftovers import leftovers
+from .options import Options, read_options
 from .port import port_taken
-from .wait import Need, Waiting, holders
+from .wait import Waiting, holders
 
 if TYPE_CHECKING:
     from .lock import StartLock
@@ -34,22 +34,6 @@ _REPORT_S = 5.0
 # The remains of an earlier run and its port go within moments or not at all: they were killed before the guard began.
 _REMAINS_S = 10.0
 _ADVICE = "gpufleet.vllm.gpu_reclaim frees it, or says what can't be freed"
-
-
-class Options:
-    """The command line, checked."""
-
-    def __init__(self, parsed: argparse.Namespace) -> None:
-        self.unit: str = parsed.unit
-        self.gpus: List[str] = [word for word in parsed.gpus.split(",") if word]
-        self.need = Need(parsed.utilization, parsed.margin_mib)
-        self.timeout: float = parsed.timeout
-        self.settle: float = parsed.settle
-        self.call_timeout: float = parsed.call_timeout
-        self.port: Optional[int] = parsed.port
-        self.host: str = parsed.host
-        self.backend: str = parsed.backend
-        self.lock_dir: Optional[str] = parsed.lock_dir
 
 
 class Ports:
@@ -74,17 +58,24 @@ def main(argv: Sequence[str], ports: Optional[Ports] = None) -> int:
     """Run the guard; its exit status (see exit_codes.py)."""
     ports = ports or Ports()
     try:
-        options = Options(_parser().parse_args(list(argv)))
+        options = read_options(argv)
     except SystemExit as exc:
-        return exit_codes.PASS if exc.code in (None, 0) else exit_codes.USAGE
+        if exc.code in (None, 0):
+            return exit_codes.PASS
+        return _refuse(ports, "the service", exit_codes.USAGE, "the guard does not take these arguments, see above")
     try:
         return _Guard(options, ports).run()
     except Exception:  # noqa: BLE001 - the unit must end with a status that says whose fault it was
         import traceback
 
         traceback.print_exc()
-        ports.say("internal error, see the traceback above; the service is not started")
-        return exit_codes.INTERNAL
+        return _refuse(ports, options.unit, exit_codes.INTERNAL, "the guard itself failed, see the traceback above")
+
+
+def _refuse(ports: Ports, unit: str, code: int, why: str) -> int:
+    """The guard's last words, and its exit status. Whoever reads the journal finds the status's name in them."""
+    ports.say("%s is not started (%s): %s" % (unit, exit_codes.NAMES[code], why))
+    return code
 
 
 class _Guard:
@@ -115,9 +106,8 @@ class _Guard:
         if not left:
             return exit_codes.PASS
         names = ["pid %s %s" % (getattr(info, "pid", "?"), getattr(info, "cmdline", "") or getattr(info, "comm", "?")) for info in left]
-        self._fail("processes of an earlier run are still in the unit's cgroup: %s; systemctl kill -s KILL %s ends them"
-                   % ("; ".join(names), unit))
-        return exit_codes.CGROUP
+        return self._fail(exit_codes.CGROUP, "processes of an earlier run are still in the unit's cgroup: %s; "
+                          "systemctl kill -s KILL %s ends them" % ("; ".join(names), unit))
 
     def _port(self) -> int:
         port, host = self._options.port, self._options.host
@@ -126,8 +116,8 @@ class _Guard:
         owner = self._wait_out(lambda: self._ports.taken(host, port), "for port %d to be released" % port)
         if not owner:
             return exit_codes.PASS
-        self._fail("port %d on %s is in use by %s; stop it or give the service another port" % (port, host, owner))
-        return exit_codes.PORT
+        return self._fail(exit_codes.PORT, "port %d on %s is in use by %s; stop it or give the service another port"
+                          % (port, host, owner))
 
     def _wait_out(self, look: Callable[[], T], what: str) -> T:
         """Look again until what is found is nothing, for a short while; what was found last."""
@@ -149,18 +139,15 @@ class _Guard:
             try:
                 snapshot = driver.read(processes=False)
             except GpuFleetError as exc:
-                self._fail(exc.msg)
-                return exit_codes.NEVER
+                return self._fail(exit_codes.ABSENT, exc.msg)
             now = clock.monotonic()
             verdict = waiting.judge(snapshot, now)
             if verdict.code is not None and verdict.code != exit_codes.PASS:
-                self._fail(verdict.text)
-                return verdict.code
+                return self._fail(verdict.code, verdict.text)
             busy = self._claim(snapshot) if snapshot.available and not self._claimed else None
             if busy is not None:
                 if self._deadline.expired:
-                    self._fail(busy)
-                    return exit_codes.LOCKED
+                    return self._fail(exit_codes.LOCKED, "%s, after %g s of waiting" % (busy, options.timeout))
                 self._tell("waits: %s" % busy, now)
                 clock.sleep(min(_POLL_S, self._deadline.remaining + 0.001))
                 waiting = Waiting(options.need, options.settle)  # what was seen while another one loaded says nothing
@@ -181,7 +168,8 @@ class _Guard:
 
     def _claim(self, snapshot: Snapshot) -> Optional[str]:
         """Claim the GPUs; None when they are claimed (or can't be), else who is to be waited for."""
-        from .lock import StartLock, Unusable  # only where it is asked for
+        from .claims import Unusable  # only where it is asked for
+        from .lock import StartLock
 
         options = self._options
         names = {gpu.uuid or "GPU %d" % gpu.index: "GPU %d" % gpu.index for gpu in snapshot.gpus}
@@ -221,24 +209,22 @@ class _Guard:
 
     def _timed_out(self, driver: _Driver, snapshot: Snapshot, text: str, short: Sequence[int]) -> int:
         if not snapshot.available:
-            self._fail("%s, for %g s" % (text, self._options.timeout))
-            return exit_codes.DRIVER
+            return self._fail(exit_codes.DRIVER, "%s, for %g s" % (text, self._options.timeout))
         unknown = [gpu for gpu in snapshot.gpus if gpu.index in short and gpu.free_mib is None]
         if unknown:
-            self._fail("the driver does not say how much memory is free: %s" % text)
-            return exit_codes.DRIVER
+            return self._fail(exit_codes.DRIVER, "the driver does not say how much memory is free: %s" % text)
         for line in self._held(driver, short):
             self._ports.say("  held by %s" % line)
-        self._fail("the memory did not come free within %g s: %s; %s" % (self._options.timeout, text, _ADVICE))
-        return exit_codes.MEMORY
+        return self._fail(exit_codes.MEMORY, "the memory did not come free within %g s: %s; %s"
+                          % (self._options.timeout, text, _ADVICE))
 
     def _held(self, driver: _Driver, short: Sequence[int]) -> List[str]:
         if not short:
             return []
         return holders(driver.read(processes=True).gpus, short)
 
-    def _fail(self, text: str) -> None:
-        self._ports.say("%s is not started: %s" % (self._options.unit, text))
+    def _fail(self, code: int, why: str) -> int:
+        return _refuse(self._ports, self._options.unit, code, why)
 
 
 class _Driver:
@@ -284,49 +270,3 @@ def _open_backend(backend: str, timeout: float) -> GpuReader:
 def _say(text: str) -> None:
     sys.stdout.write("gpu-guard: %s\n" % text)
     sys.stdout.flush()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpu-guard", description="Wait until the GPU memory that a vLLM service will ask for is free, and stays free."
-    )
-    parser.add_argument("--unit", required=True, help="the unit that is about to start")
-    parser.add_argument("--gpus", required=True, help="its GPUs: indices, UUIDs or PCI ids, separated by commas, or all")
-    parser.add_argument("--utilization", required=True, type=_share, help="gpu_memory_utilization of the service, over 0 to 1")
-    parser.add_argument("--margin-mib", type=_natural, default=0, help="MiB that must be free besides")
-    parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds to wait in all")
-    parser.add_argument("--settle", type=_seconds, default=1.0, help="seconds during which the memory must stay free")
-    parser.add_argument("--call-timeout", type=_seconds, default=30.0, help="seconds that one call of the driver may take")
-    parser.add_argument("--port", type=_port, help="the port that the service will bind")
-    parser.add_argument("--host", default="0.0.0.0", help="the address that the service will bind")
-    parser.add_argument("--lock-dir", help="where units claim their GPUs, so that they start one after the other")
-    parser.add_argument("--backend", choices=["auto", "nvml", "nvidia_smi"], default="auto", help="how to read the driver")
-    return parser
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError("must be over 0 and at most 1, not %s" % text)
-    return value
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative, but is %s" % text)
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e7:
-        raise argparse.ArgumentTypeError("must be a number of seconds, not %s" % text)
-    return value
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 < value < 65536:
-        raise argparse.ArgumentTypeError("must be 1 to 65535, not %s" % text)
-    return value

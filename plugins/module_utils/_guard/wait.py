@@ -72,6 +72,8 @@ class Waiting:
             self._since = None
             text = "the GPU driver can't be read (%s: %s)" % (snapshot.reason, snapshot.reason_detail or "no detail")
             return Verdict(exit_codes.DRIVER if snapshot.reason in _HOPELESS else None, text)
+        if not snapshot.gpus:
+            return Verdict(exit_codes.ABSENT, "the driver shows no GPU on this host")
         broken = [gpu for gpu in snapshot.gpus if gpu.state in ("lost", "reset_required")]
         if broken:
             return Verdict(exit_codes.DRIVER, "; ".join("GPU %d: %s" % (gpu.index, gpu.error or gpu.state) for gpu in broken))

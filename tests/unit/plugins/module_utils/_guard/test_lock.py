@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -19,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import lock
-from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.lock import StartLock, Unusable, parse_claim
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import claims, lock
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.claims import MOST_TICKET, Unusable, parse_claim
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.lock import StartLock
 
 COLLECTIONS = Path(__file__).resolve().parents[5] / "collections"
 
@@ -36,18 +36,24 @@ class World:
         self.listening: List[int] = []
 
     def lock(self, unit: str) -> StartLock:
-        """The lock of one unit."""
+        """The lock of one unit, whose directory systemd has made."""
+        (self.directory / unit).mkdir(exist_ok=True)
         return StartLock(str(self.directory), unit, lambda: self.now, cgroup_root=str(self.cgroups),
                          answers=lambda host, port: port in self.listening)
 
     def claim(self, unit: str) -> Dict[str, Any]:
         """What a unit claimed."""
-        claim: Dict[str, Any] = json.loads((self.directory / (unit + ".claim")).read_text())
+        claim: Dict[str, Any] = json.loads((self.directory / unit / "claim").read_text())
         return claim
 
     def change(self, unit: str, **changes: Any) -> None:
         """Change a claim."""
-        (self.directory / (unit + ".claim")).write_text(json.dumps({**self.claim(unit), **changes}))
+        (self.directory / unit / "claim").write_text(json.dumps({**self.claim(unit), **changes}))
+
+    def put(self, unit: str, text: str) -> None:
+        """Put a text where a unit's claim is expected."""
+        (self.directory / unit).mkdir(exist_ok=True)
+        (self.directory / unit / "claim").write_text(text)
 
     def run(self, unit: str, *pids: int) -> None:
         """Put processes into a unit's cgroup, and make its claim say that it lives there."""
@@ -121,34 +127,107 @@ def test_a_server_without_a_port_is_not_waited_for(world: World) -> None:
     assert world.lock("vllm-b.service").take(["GPU-0"], "0.0.0.0", 8001) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"unit": 1}', '{"unit": "a", "gpus": ["GPU-0"], "pid": -1}', "\x00"])
+def test_they_go_in_the_order_in_which_they_came(world: World) -> None:
+    first, second, third = (world.lock("vllm-%s.service" % name) for name in "cba")
+    assert first.take(["GPU-0"], "", 1) is None
+    assert second.take(["GPU-0"], "", 2) == ("vllm-c.service", ["GPU-0"])
+    first.drop()
+    # it comes later and asks first
+    assert third.take(["GPU-0"], "", 3) == ("vllm-b.service", ["GPU-0"])
+    assert second.take(["GPU-0"], "", 2) is None
+
+
+def test_one_who_is_about_to_draw_is_waited_for(world: World) -> None:
+    assert world.lock("vllm-b.service").take(["GPU-0"], "", 1) is None
+    world.change("vllm-b.service", ticket=None)
+    assert world.lock("vllm-a.service").take(["GPU-0"], "", 2) == ("vllm-b.service", ["GPU-0"])
+    world.change("vllm-b.service", start_ticks=1)  # killed while it drew
+    assert world.lock("vllm-c.service").take(["GPU-0"], "", 3) == ("vllm-a.service", ["GPU-0"])
+
+
+def test_a_guard_whose_process_is_hidden_is_found_in_its_cgroup(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc mounted with hidepid shows other users' processes to nobody but root."""
+    first, second = world.lock("vllm-a.service"), world.lock("vllm-b.service")
+    assert first.take(["GPU-0"], "", 1) is None
+    world.run("vllm-a.service", os.getpid())
+    monkeypatch.setattr(lock, "_start_ticks", lambda pid, root: None)
+    assert second.take(["GPU-0"], "", 2) is not None
+    world.run("vllm-a.service", 1)
+    assert second.take(["GPU-0"], "", 2) is None
+
+
+RUBBISH = ["", "{", "[]", "[" * 30000, '{"unit": 1}', "\x00", '{"gpus": ["GPU-0"], "pid": -1}', '{"pid": 1e999}', "9" * 5000]
+
+
+@pytest.mark.parametrize("text", RUBBISH)
 def test_rubbish_holds_nobody_up(world: World, text: str) -> None:
-    (world.directory / "vllm-x.service.claim").write_text(text)
+    world.put("vllm-x.service", text)
     assert world.lock("vllm-b.service").take(["GPU-0"], "0.0.0.0", 8001) is None
 
 
-VALUES = st.one_of(st.none(), st.integers(-5, 5), st.text(max_size=5), st.booleans(), st.lists(st.text(max_size=3), max_size=2))
-
-
-@given(st.dictionaries(st.sampled_from(["unit", "gpus", "host", "port", "pid", "start_ticks", "cgroup", "passed"]), VALUES))
-def test_any_claim_is_judged_or_passed_over(claim: Dict[str, Any]) -> None:
-    parsed = parse_claim(json.dumps(claim))
-    assert parsed is None or parsed["pid"] > 0
-
-
-def test_a_directory_that_cannot_be_used_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match="No such file or directory"):
-        StartLock(str(tmp_path / "nothing"), "a.service", time.monotonic).take(["GPU-0"], "", 1)
-
-
-def test_a_mutex_that_is_never_released_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "_MUTEX_S", 0.2)
-    (world.directory / ".mutex").touch()
-    with (world.directory / ".mutex").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(Unusable, match="is held by somebody"):
-            world.lock("vllm-a.service").take(["GPU-0"], "", 1)
+def test_nothing_but_a_file_of_sensible_size_is_read(world: World, tmp_path: Path) -> None:
+    """A link could lead anywhere, and a FIFO would be waited for without end."""
     assert world.lock("vllm-a.service").take(["GPU-0"], "", 1) is None
+    honest = json.dumps(world.claim("vllm-a.service"))
+    (tmp_path / "elsewhere").write_text(honest)
+    for place in ("a", "linked", "piped", "foldered", "large", "unreadable"):
+        (world.directory / ("vllm-%s.service" % place)).mkdir(exist_ok=True)
+    (world.directory / "vllm-a.service" / "claim").unlink()
+    (world.directory / "vllm-linked.service" / "claim").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(world.directory / "vllm-piped.service" / "claim")
+    (world.directory / "vllm-foldered.service" / "claim").mkdir()
+    (world.directory / "vllm-large.service" / "claim").write_text(honest + " " * 70000)
+    (world.directory / "a-file").write_text(honest)
+    assert world.lock("vllm-b.service").take(["GPU-0"], "", 2) is None
+
+
+def test_a_claim_speaks_for_its_own_unit_only(world: World) -> None:
+    """Whatever it says inside: the directory's name is systemd's word."""
+    world.lock("vllm-a.service").take(["GPU-0"], "", 1)
+    assert world.lock("vllm-b.service").take(["GPU-0"], "", 2) == ("vllm-a.service", ["GPU-0"])
+    world.put("vllm-a.service", json.dumps({**world.claim("vllm-a.service"), "unit": "vllm-z.service"}))
+    assert world.lock("vllm-c.service").take(["GPU-0"], "", 3) == ("vllm-a.service", ["GPU-0"])
+
+
+def test_no_link_is_written_through(world: World, tmp_path: Path) -> None:
+    world.lock("vllm-a.service")
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    (world.directory / "vllm-a.service" / "claim.new").symlink_to(target)
+    with pytest.raises(Unusable):
+        world.lock("vllm-a.service").take(["GPU-0"], "", 1)
+    assert target.read_text() == "kept"
+
+
+VALUES = st.one_of(st.none(), st.integers(-5, 5), st.integers(), st.text(max_size=5), st.booleans(), st.floats(),
+                   st.lists(st.text(max_size=3), max_size=2), st.sampled_from(["/../x", "a\x00b", "0::/system.slice/vllm-a.service"]))
+KEYS = st.sampled_from(["gpus", "host", "port", "pid", "start_ticks", "cgroup", "passed", "ticket"])
+
+
+@given(st.dictionaries(KEYS, VALUES))
+def test_any_claim_is_judged_or_passed_over(changes: Dict[str, Any]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        world = World(Path(directory))
+        other = world.lock("vllm-a.service")
+        other.take(["GPU-0"], "127.0.0.1", 1)
+        world.change("vllm-a.service", **changes)
+        parsed = parse_claim("vllm-a.service", (world.directory / "vllm-a.service" / "claim").read_text())
+        assert parsed is None or (parsed.pid > 0 and ".." not in parsed.cgroup.split("/"))
+        mine = world.lock("vllm-b.service")
+        found = mine.take(["GPU-0"], "127.0.0.1", 2)
+        assert found in (None, ("vllm-a.service", ["GPU-0"]))
+        assert 1 <= world.claim("vllm-b.service")["ticket"] <= MOST_TICKET
+
+
+@pytest.mark.parametrize("made", ["", "locks"])
+def test_a_directory_that_cannot_be_used_is_said(tmp_path: Path, made: str) -> None:
+    (tmp_path / made).mkdir(exist_ok=True)
+    with pytest.raises(Unusable, match="No such file or directory"):
+        StartLock(str(tmp_path / "locks"), "a.service", time.monotonic).take(["GPU-0"], "", 1)
+    with pytest.raises(Unusable, match="No such file or directory"):
+        claims.read_claims(str(tmp_path / "nothing"), "a.service")
 
 
 def test_the_files_can_be_read_by_other_users(world: World) -> None:
@@ -157,9 +236,8 @@ def test_the_files_can_be_read_by_other_users(world: World) -> None:
         world.lock("vllm-a.service").take(["GPU-0"], "", 1)
     finally:
         os.umask(before)
-    for name in (".mutex", "vllm-a.service.claim"):
-        assert (world.directory / name).stat().st_mode & 0o044 == 0o044
-    assert sorted(path.name for path in world.directory.iterdir()) == [".mutex", "vllm-a.service.claim"]
+    files = list((world.directory / "vllm-a.service").iterdir())
+    assert [path.name for path in files] == ["claim"] and files[0].stat().st_mode & 0o777 == 0o644
 
 
 def test_only_one_of_many_at_once_gets_it(world: World) -> None:
@@ -172,6 +250,8 @@ print(lock.take(["GPU-0"], "0.0.0.0", 8000) is None, flush=True)
 sys.stdin.readline()
 """
     env = {**os.environ, "PYTHONPATH": str(COLLECTIONS)}
+    for number in range(6):
+        world.lock("vllm-%d.service" % number)
     racers = [subprocess.Popen([sys.executable, "-c", code, str(world.directory), "vllm-%d.service" % number], env=env, text=True,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE) for number in range(6)]
     try:
@@ -208,15 +288,16 @@ def test_never_two_starters_on_one_gpu(steps: "List[tuple[str, str]]") -> None:
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory))
         locks = {name: world.lock(name) for name in "abc"}
-        owner: Optional[str] = None
+        queue: List[str] = []
         for name, step in steps:
+            owner = queue[0] if queue else None
             if step == "take":
                 got = answer_of(locks[name].take(["GPU-0"], "", 8000))
-                assert (got == "ours") == (owner in (None, name))
-                owner = name if got == "ours" else owner
-            elif step == "drop" and owner == name:
+                queue += [name] if name not in queue else []
+                assert got == "ours" if queue[0] == name else got in queue
+            elif step == "drop" and name in queue:
                 locks[name].drop()
-                owner = None
+                queue.remove(name)
             elif step == "pass" and owner == name:
                 locks[name].passed()
                 world.run(name, 4711)

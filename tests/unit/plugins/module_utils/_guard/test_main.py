@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -12,15 +13,17 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import Clock
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._diagnosis.guard import guard_diagnosis
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import GpuReader
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes, leftovers, port
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import main as guard_main
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.main import Ports, main
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import start_ticks
 
@@ -79,6 +82,17 @@ class Run:
 
         free_ports = {"taken": lambda host, number: None, "remains": lambda unit: [], "open_backend": opened, **ports}
         self.code = main([*ARGV, *argv], Ports(self.clock, say=self.said.append, **free_ports))
+        if self.code != exit_codes.PASS:
+            self.must_be_understood()
+
+    def must_be_understood(self) -> None:
+        """However a guard ends, its last words give the diagnosis what its exit status gives."""
+        journal = ["gpu-guard: " + line for line in self.said]
+        by_words, by_status = guard_diagnosis(journal, None), guard_diagnosis([], self.code)
+        assert by_words is not None and by_status is not None, self.said
+        assert (by_words.kind, by_words.advice) == (by_status.kind, by_status.advice)
+        assert by_words.evidence[0] == journal[-1] and by_words.summary != by_status.summary
+        assert guard_diagnosis(journal, self.code) == by_words
 
     @property
     def took(self) -> float:
@@ -111,13 +125,13 @@ def test_the_end_of_waiting_names_who_holds_it() -> None:
     run = Run(lambda now: free(10))
     assert run.code == exit_codes.MEMORY and 60 <= run.took < 60.2
     assert "held by pid 4711" in run.said[-2]
-    assert run.said[-1].startswith("vllm-a.service is not started: the memory did not come free within 60 s: GPU 0: 10 MiB free")
+    assert run.said[-1].startswith("vllm-a.service is not started (MEMORY): the memory did not come free within 60 s: GPU 0: 10 MiB free")
     assert "gpufleet.vllm.gpu_reclaim" in run.said[-1]
 
 
 def test_a_gpu_that_is_not_there_is_not_waited_for() -> None:
     run = Run(lambda now: GpuFleetError("GPU '9' is not on this host. This host has: 0."))
-    assert (run.code, run.took) == (exit_codes.NEVER, 0.0) and "GPU '9' is not on this host" in run.said[-1]
+    assert (run.code, run.took) == (exit_codes.ABSENT, 0.0) and "GPU '9' is not on this host" in run.said[-1]
 
 
 def test_more_than_there_is_is_not_waited_for() -> None:
@@ -158,7 +172,7 @@ def test_the_other_backend_is_taken_where_the_library_is_missing() -> None:
 def test_a_port_that_stays_taken() -> None:
     run = Run(lambda now: free(97247), ["--port", "8000"], taken=lambda host, number: "pid 5 nginx (user www)")
     assert run.code == exit_codes.PORT and 10 <= run.took < 10.2 and not run.driver.asked
-    assert run.said[-1] == ("vllm-a.service is not started: port 8000 on 0.0.0.0 is in use by pid 5 nginx (user www); "
+    assert run.said[-1] == ("vllm-a.service is not started (PORT): port 8000 on 0.0.0.0 is in use by pid 5 nginx (user www); "
                             "stop it or give the service another port")
 
 
@@ -257,10 +271,18 @@ def test_what_is_left_in_the_units_cgroup(tmp_path: Path, monkeypatch: pytest.Mo
         parent.communicate()
 
 
-def test_two_starts_on_one_gpu_go_one_after_the_other(tmp_path: Path) -> None:
-    other = {"unit": "vllm-b.service", "gpus": ["GPU-0"], "host": "127.0.0.1", "port": 1, "pid": os.getppid(), "cgroup": "",
-             "start_ticks": start_ticks(os.getppid()), "passed": None}
-    claim = tmp_path / "vllm-b.service.claim"
+@pytest.fixture
+def locks(tmp_path: Path) -> Path:
+    """A directory of claims, with a place for each of the units here."""
+    for unit in ("vllm-a.service", "vllm-b.service", "vllm-c.service"):
+        (tmp_path / unit).mkdir()
+    return tmp_path
+
+
+def test_two_starts_on_one_gpu_go_one_after_the_other(locks: Path) -> None:
+    other = {"gpus": ["GPU-0"], "host": "127.0.0.1", "port": 1, "pid": os.getppid(), "cgroup": "",
+             "start_ticks": start_ticks(os.getppid()), "ticket": 1, "passed": None}
+    claim = locks / "vllm-b.service" / "claim"
     claim.write_text(json.dumps(other))
 
     def answer(now: float) -> Snapshot:
@@ -268,28 +290,117 @@ def test_two_starts_on_one_gpu_go_one_after_the_other(tmp_path: Path) -> None:
             claim.unlink(missing_ok=True)
         return free(97247)
 
-    run = Run(answer, ["--lock-dir", str(tmp_path)])
+    run = Run(answer, ["--lock-dir", str(locks)])
     assert run.code == exit_codes.PASS and 3 < run.took < 3.2
     assert run.said[0] == "vllm-a.service waits: vllm-b.service is still starting on GPU 0 (0 of 60 s)"
-    mine = json.loads((tmp_path / "vllm-a.service.claim").read_text())
+    mine = json.loads((locks / "vllm-a.service" / "claim").read_text())
     assert mine["gpus"] == ["GPU-0"] and mine["passed"] == pytest.approx(100 + run.took)
 
-    claim.write_text(json.dumps(other))
-    late = Run(lambda now: free(97247), ["--lock-dir", str(tmp_path), "--unit", "vllm-c.service"])
-    assert late.code == exit_codes.LOCKED and late.took >= 60
-    assert late.said[-1] == "vllm-c.service is not started: vllm-b.service is still starting on GPU 0"
-    assert not (tmp_path / "vllm-c.service.claim").exists()
+
+def test_waiting_for_another_start_counts_against_the_time(locks: Path) -> None:
+    other = {"gpus": ["GPU-0"], "host": "127.0.0.1", "port": 1, "pid": os.getppid(), "cgroup": "",
+             "start_ticks": start_ticks(os.getppid()), "ticket": 1, "passed": None}
+    (locks / "vllm-b.service" / "claim").write_text(json.dumps(other))
+    late = Run(lambda now: free(97247), ["--lock-dir", str(locks), "--unit", "vllm-c.service"])
+    assert late.code == exit_codes.LOCKED and 60 <= late.took < 60.2
+    assert late.said[-1] == ("vllm-c.service is not started (LOCKED): vllm-b.service is still starting on GPU 0, after 60 s of waiting")
+    assert list((locks / "vllm-c.service").iterdir()) == []
+
+    def answer(now: float) -> Snapshot:  # the other one is gone after 50 s, and its memory never comes back
+        if now > 50:
+            (locks / "vllm-b.service" / "claim").unlink(missing_ok=True)
+        return free(10)
+
+    both = Run(answer, ["--lock-dir", str(locks), "--unit", "vllm-c.service"])
+    assert both.code == exit_codes.MEMORY and 60 <= both.took < 60.2
 
 
-def test_a_failed_guard_leaves_no_claim(tmp_path: Path) -> None:
-    assert Run(lambda now: free(10), ["--lock-dir", str(tmp_path)]).code == exit_codes.MEMORY
-    assert [path.name for path in tmp_path.iterdir()] == [".mutex"]
+def test_a_failed_guard_leaves_no_claim(locks: Path) -> None:
+    assert Run(lambda now: free(10), ["--lock-dir", str(locks)]).code == exit_codes.MEMORY
+    assert list((locks / "vllm-a.service").iterdir()) == []
 
 
-def test_without_a_usable_lock_it_warns_and_goes_on(tmp_path: Path) -> None:
-    run = Run(lambda now: free(97247), ["--lock-dir", str(tmp_path / "nothing")])
+@pytest.mark.parametrize("made", ["", "vllm-b.service"])
+def test_without_a_usable_lock_it_warns_and_goes_on(tmp_path: Path, made: str) -> None:
+    (tmp_path / "locks" / made).mkdir(parents=True)
+    run = Run(lambda now: free(97247), ["--lock-dir", str(tmp_path / "locks")])
     assert run.code == exit_codes.PASS and run.said[0].startswith("warning: starts on these GPUs are not kept apart")
     assert len(run.said) == 1
+
+
+def never(_now: float) -> Snapshot:
+    """A reading that must not be needed."""
+    raise AssertionError("the driver was read")
+
+
+def unreadable(reason: str) -> Callable[[float], Snapshot]:
+    """A driver that can't be read."""
+    return lambda now: Snapshot(False, reason, "told", processes_reliable=False)
+
+
+def of_gpu(**fields: Any) -> Callable[[float], Snapshot]:
+    """A driver with one GPU that is as said."""
+    return lambda now: free(97247, **fields)
+
+
+def locked(tmp_path: Path) -> Run:
+    """Another unit starts on the GPU all the time."""
+    for unit in ("vllm-a.service", "vllm-b.service"):
+        (tmp_path / unit).mkdir()
+    other = {"gpus": ["GPU-0"], "host": "", "port": 1, "pid": os.getppid(), "start_ticks": start_ticks(os.getppid()), "cgroup": "",
+             "ticket": 1, "passed": None}
+    (tmp_path / "vllm-b.service" / "claim").write_text(json.dumps(other))
+    return Run(lambda now: free(97247), ["--lock-dir", str(tmp_path)])
+
+
+# Every way for a guard to end but well. Run() holds each against the diagnosis.
+ENDS: Dict[str, Tuple[int, Callable[[Path], Run]]] = {
+    "an unknown option": (exit_codes.USAGE, lambda tmp: Run(never, ["--colour"])),
+    "no GPU named": (exit_codes.USAGE, lambda tmp: Run(never, ["--gpus", " , "])),
+    "a share over 1": (exit_codes.USAGE, lambda tmp: Run(never, ["--utilization", "1.5"])),
+    "a port that is none": (exit_codes.USAGE, lambda tmp: Run(never, ["--port", "70000"])),
+    "a unit that is a path": (exit_codes.USAGE, lambda tmp: Run(never, ["--unit", "../x"])),
+    "a fault of its own": (exit_codes.INTERNAL, lambda tmp: Run(lambda now: RuntimeError("boom"))),
+    "leftovers": (exit_codes.CGROUP, lambda tmp: Run(never, remains=lambda unit: [HOLDER])),
+    "a port in use": (exit_codes.PORT, lambda tmp: Run(never, ["--port", "8000"], taken=lambda host, number: "pid 5 nginx (user www)")),
+    "another version of the driver": (exit_codes.DRIVER, lambda tmp: Run(unreadable("driver_library_mismatch"))),
+    "no permission": (exit_codes.DRIVER, lambda tmp: Run(unreadable("permission"))),
+    "no library": (exit_codes.DRIVER, lambda tmp: Run(unreadable("library_missing"))),
+    "no driver": (exit_codes.DRIVER, lambda tmp: Run(unreadable("no_driver"))),
+    "a hung driver": (exit_codes.DRIVER, lambda tmp: Run(unreadable("driver_hung"))),
+    "another trouble of the driver": (exit_codes.DRIVER, lambda tmp: Run(unreadable("error"))),
+    "a lost GPU": (exit_codes.DRIVER, lambda tmp: Run(of_gpu(state="lost", error="GPU is lost"))),
+    "a GPU to be reset": (exit_codes.DRIVER, lambda tmp: Run(of_gpu(state="reset_required", error=None))),
+    "unknown memory": (exit_codes.DRIVER, lambda tmp: Run(of_gpu(free_mib=None, error="memory: not supported"))),
+    "a GPU that is not there": (exit_codes.ABSENT, lambda tmp: Run(lambda now: GpuFleetError("GPU '9' is not on this host. It has: 0."))),
+    "a name of two GPUs": (exit_codes.ABSENT, lambda tmp: Run(lambda now: GpuFleetError("GPU 'GPU-0' means several GPUs."))),
+    "no GPU at all": (exit_codes.ABSENT, lambda tmp: Run(lambda now: Snapshot(True, count=0), ["--gpus", "all"])),
+    "another one's start": (exit_codes.LOCKED, locked),
+    "memory that does not come": (exit_codes.MEMORY, lambda tmp: Run(lambda now: free(10))),
+    "more than there is": (exit_codes.NEVER, lambda tmp: Run(lambda now: free(97247), ["--margin-mib", "20000"])),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_every_end_has_its_status_and_says_why(name: str, tmp_path: Path) -> None:
+    code, run = ENDS[name]
+    found = run(tmp_path)
+    assert found.code == code
+    assert re.match(r"(the service|vllm-a\.service) is not started \(%s\): \S" % exit_codes.NAMES[code], found.said[-1])
+
+
+def test_there_is_an_end_for_every_status() -> None:
+    assert {code for code, _run in ENDS.values()} == set(exit_codes.NAMES) - {exit_codes.PASS}
+
+
+def test_no_status_is_returned_without_words() -> None:
+    """In the source: what is not PASS is returned by way of the one function that says why."""
+    tree = ast.parse(Path(str(guard_main.__file__)).read_text(encoding="utf-8"))
+    bare = [ast.unparse(node.value) for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value is not None]
+    codes = [text for text in bare if "exit_codes." in text]
+    assert codes and all(text == "exit_codes.PASS" or "_fail(exit_codes." in text or "_refuse(ports, " in text for text in codes)
+    said = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".say")]
+    assert sum("is not started" in text for text in said) == 1
 
 
 def test_the_documented_table_is_the_guards() -> None:

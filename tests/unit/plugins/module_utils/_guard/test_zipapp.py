@@ -65,7 +65,8 @@ def test_it_runs_by_itself(built: bytes, tmp_path: Path) -> None:
     guard.write_bytes(built)
     argv = [sys.executable, "-I", "-S", str(guard), "--unit", "x.service", "--gpus", "0", "--utilization", "0.9", "--timeout", "0"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={"PATH": "/nowhere"}, check=False)
-    assert done.returncode == exit_codes.DRIVER and "gpu-guard: x.service is not started: the GPU driver can't be read" in done.stdout
+    assert done.returncode == exit_codes.DRIVER
+    assert "gpu-guard: x.service is not started (DRIVER): the GPU driver can't be read" in done.stdout
     assert subprocess.run([sys.executable, str(guard)], capture_output=True, timeout=60, check=False).returncode == exit_codes.USAGE
 
 
