@@ -45,8 +45,8 @@ def model(place: Path) -> Path:
     return directory
 
 
-def access(model: Path, user: str, group: str, **more: bool) -> Check:
-    found = check_access(Asked(str(model), user=user, group=group, executable="/nowhere", **more))
+def access(model: Path, user: str, group: str, hides_tmp: bool = False) -> Check:
+    found = check_access(Asked(str(model), user=user, group=group, executable="/nowhere", hides_tmp=hides_tmp))
     assert [check.id for check in found] == ["model_access"]
     return found[0]
 

@@ -13,7 +13,6 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import Runner
-from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight import room
 from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight.asked import Asked, Places
 from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight.host import check_fabric, check_host_memory
 from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight.room import check_room
@@ -35,8 +34,8 @@ class Units(Systemd):
             raise GpuFleetError("no answer")
         if self.state == "not-found":
             return UnitStatus(unit, "not-found", "inactive", "dead")
-        return UnitStatus(unit=unit, load_state="loaded", active_state=self.state, sub_state="running" if self.state == "active" else "dead",
-                          main_pid=7 if self.state == "active" else 0)
+        runs = self.state == "active"
+        return UnitStatus(unit, "loaded", self.state, "running" if runs else "dead", main_pid=7 if runs else 0)
 
 
 def places(tmp_path: Path, total_mib: int = 65536) -> Places:
@@ -114,7 +113,7 @@ def _free(monkeypatch: pytest.MonkeyPatch, **mib: int) -> None:
         blocks = mib.get(os.path.basename(path), 99999)
         return os.statvfs_result((MIB, MIB, 100000, blocks, blocks, 1000, mib.get("inodes", 500), mib.get("inodes", 500), 0, 255))
 
-    monkeypatch.setattr(room.os, "statvfs", statvfs)
+    monkeypatch.setattr("os.statvfs", statvfs)
 
 
 @pytest.mark.parametrize(("free", "ranks", "said"), [
