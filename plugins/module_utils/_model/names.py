@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
+# More layers than any model has: nothing is built from a number beyond it.
+MOST_LAYERS = 4096
+
 NAMES: Dict[str, Tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),

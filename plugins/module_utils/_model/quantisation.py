@@ -5,22 +5,60 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, Collection, List, Mapping, Optional, Tuple
+
+from .names import MOST_LAYERS
+from .patterns import all_excluded, matches
 
 # Group sizes that belong to a format without being written down.
-_FIXED_GROUPS = {"nvfp4": 16, "modelopt_fp4": 16}
+_FIXED_GROUPS = {"nvfp4": 16, "modelopt_fp4": 16, "mxfp8": 32}
 # Padded by vLLM on load: no size is refused.
-_PADDED = ("mxfp4",)
+_PADDED = ("mxfp4", "gpt_oss_mxfp4")
+# Weight-only integers, for which vLLM has Marlin's kernels.
+_MARLIN = ("gptq", "gptq_marlin", "awq", "awq_marlin", "auto-round", "auto_round", "inc", "intel/auto-round")
+KNOWN_METHODS = (
+    _PADDED
+    + _MARLIN
+    + (
+        "fp8",
+        "fbgemm_fp8",
+        "ptpc_fp8",
+        "compressed-tensors",
+        "modelopt",
+        "modelopt_fp4",
+        "modelopt_mxfp8",
+        "nvfp4",
+        "quark",
+        "torchao",
+        "bitsandbytes",
+        "experts_int8",
+        "gguf",
+    )
+)
+_LISTS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "llm_int8_skip_modules")
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How some modules are stored.
+
+    ``block`` is (block_n, block_k) of block-quantised FP8; ``group`` the group size along a weight's input, None for
+    scales per channel or tensor. ``tiles`` says that Marlin's kernels read them, which want whole tiles.
+    """
+
+    method: str
+    block: Optional[Tuple[int, int]] = None
+    group: Optional[int] = None
+    bits: Optional[int] = None
+    tiles: bool = False
 
 
 @dataclass(frozen=True)
 class Quantisation:
-    """One model's quantisation.
+    """One model's quantisation: the scheme of most modules, ``groups`` of modules with one of their own, and those left out.
 
-    ``block`` is (block_n, block_k) of block-quantised FP8; ``group`` the group size along a weight's input, None for
-    scales per channel or tensor. ``ignored`` are the patterns of modules that are not quantised.
+    ``ignored`` are the patterns of modules that are not quantised; ``only`` those of the ones that are, empty for all.
     """
 
     method: str
@@ -28,31 +66,47 @@ class Quantisation:
     group: Optional[int] = None
     bits: Optional[int] = None
     ignored: Tuple[str, ...] = ()
+    tiles: bool = False
+    groups: Tuple[Tuple[Tuple[str, ...], Scheme], ...] = ()
+    only: Tuple[str, ...] = ()
 
-    def covers(self, module: str, layers: Optional[int] = None) -> bool:
+    @property
+    def scheme(self) -> Scheme:
+        """That of modules without one of their own."""
+        return Scheme(self.method, self.block, self.group, self.bits, self.tiles)
+
+    def covers(self, module: str, layers: Optional[int] = None, among: Optional[Collection[int]] = None) -> bool:
         """Whether modules of that kind are quantised. ``module`` is an example by its full name in layer 0.
 
         Some lists name a kind once, some name the module of every layer, some the odd layer out: a kind is left out
-        only when all of its ``layers`` are.
+        only when it is in all of its layers: those in ``among``, else the model's ``layers``.
         """
-        layered = set()
-        for pattern in self.ignored:
-            if pattern.startswith("re:"):
-                if _regex_matches(pattern[3:], module):
-                    return False
-                continue
-            plain = pattern.replace("*", "").strip(".")
-            number = re.search(r"\.(\d+)(?:\.|$)", plain)
-            general = re.sub(r"\.\d+(?=\.|$)", ".0", plain)
-            if plain and ("." + general + ".") in ("." + module + "."):
-                if number is None:
-                    return False
-                layered.add(int(number.group(1)))
-        return not (layered and len(layered) >= (layers or 1))
+        return self._chosen((module,)) and self._kept((module,), layers, among)
+
+    def of(
+        self, names: Collection[str], layers: Optional[int] = None, among: Optional[Collection[int]] = None
+    ) -> Optional[Scheme]:
+        """The scheme of a kind of modules, None when it isn't quantised. ``names`` are what models call one of them."""
+        if not self._chosen(names) or not self._kept(names, layers, among):
+            return None
+        if not self.groups:
+            return self.scheme
+        named = [(target, scheme) for targets, scheme in self.groups for target in targets]
+        for target, scheme in named:
+            if target not in ("Linear", "FusedMoE") and any(matches(target, name) for name in names):
+                return scheme
+        return next((scheme for target, scheme in named if target in ("Linear", "FusedMoE")), None)
+
+    def _chosen(self, names: Collection[str]) -> bool:
+        return not self.only or any(part in name for part in self.only for name in names)
+
+    def _kept(self, names: Collection[str], layers: Optional[int], among: Optional[Collection[int]]) -> bool:
+        where = set(range(min(layers or 1, MOST_LAYERS))) if among is None else set(among)
+        return not any(all_excluded(self.ignored, name, where) for name in names)
 
 
 def read_quantisation(raw: Optional[Mapping[str, Any]]) -> Optional[Quantisation]:
-    """Read ``quantization_config`` in the forms of FP8, GPTQ, AWQ, compressed-tensors and ModelOpt.
+    """Read ``quantization_config`` in the forms of FP8, GPTQ, AWQ, compressed-tensors, ModelOpt, Quark and others.
 
     None when there is none. A form that isn't known has neither block nor group: no rule can be applied to it.
     """
@@ -60,64 +114,114 @@ def read_quantisation(raw: Optional[Mapping[str, Any]]) -> Optional[Quantisation
         return None
     if isinstance(raw.get("quantization"), Mapping):  # ModelOpt's hf_quant_config.json
         raw = dict(raw["quantization"], quant_method=raw["quantization"].get("quant_algo", "modelopt"))
-    method = str(raw.get("quant_method") or raw.get("quant_algo") or "unknown").lower()
-    weights = _compressed_weights(raw)
+    method = _method(raw)
+    groups = _groups(raw, method)
+    plain = _plain(raw, method, groups)
+    return Quantisation(
+        plain.method, plain.block, plain.group, plain.bits, tuple(_ignored(raw)), plain.tiles, groups, _only(raw)
+    )
+
+
+def _method(raw: Mapping[str, Any]) -> str:
+    for name in ("quant_method", "quant_algo", "qformat_weight"):
+        if isinstance(raw.get(name), str) and raw[name]:
+            found: str = raw[name].lower().replace("compressed_tensors", "compressed-tensors")
+            return "fp8" if name == "qformat_weight" and found.startswith("fp8") else found
+    return "unknown"
+
+
+def _plain(raw: Mapping[str, Any], method: str, groups: Tuple[Tuple[Tuple[str, ...], Scheme], ...]) -> Scheme:
+    if groups:
+        return groups[0][1]
+    if method == "quark":
+        inner = raw.get("global_quant_config")
+        weight = inner.get("weight") if isinstance(inner, Mapping) else None
+        weight = weight[0] if isinstance(weight, list) and weight else weight
+        return _weights(weight, method, False) if isinstance(weight, Mapping) else Scheme(method)
+    if method == "torchao":
+        return Scheme(method, group=_torchao_group(raw))
     block = _block(raw.get("weight_block_size"))
-    group = _number(raw.get("group_size"))
-    bits = _number(raw.get("bits") or raw.get("w_bit") or raw.get("num_bits"))
-    if weights is not None:
-        bits = _number(weights.get("num_bits")) or bits
-        if weights.get("strategy") == "block":
-            block = _block(weights.get("block_structure"))
-        elif weights.get("strategy") in (None, "group", "tensor_group"):
-            group = _number(weights.get("group_size")) or group
+    group = number(raw.get("group_size")) or number(raw.get("q_group_size"))
+    bits = number(raw.get("bits") or raw.get("w_bit") or raw.get("num_bits"))
+    algorithm = "%s %s" % (method, str(raw.get("quant_algo", "")).lower())
     for name, size in _FIXED_GROUPS.items():
-        if group is None and (name in method or name in str(raw.get("quant_algo", "")).lower()):
+        if group is None and name in algorithm:
             group = size
-    if method in _PADDED:
-        block = group = None
-    return Quantisation(method, block, group, bits, tuple(_ignored(raw)))
+    if method in _PADDED or block is not None:
+        group = None
+    tiles = method in _MARLIN and bits in (4, 8, None)
+    return Scheme(method, block if method not in _PADDED else None, group, bits, tiles)
 
 
-def _compressed_weights(raw: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
-    groups = raw.get("config_groups")
-    if not isinstance(groups, Mapping):
-        return None
-    for group in groups.values():
+def _groups(raw: Mapping[str, Any], method: str) -> Tuple[Tuple[Tuple[str, ...], Scheme], ...]:
+    found = raw.get("config_groups")
+    groups = []
+    for group in found.values() if isinstance(found, Mapping) else ():
         if isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping):
-            found: Mapping[str, Any] = group["weights"]
-            return found
-    return None
+            targets = group.get("targets")
+            names = [name for name in targets if isinstance(name, str)] if isinstance(targets, list) else []
+            weight_only = not isinstance(group.get("input_activations"), Mapping)
+            groups.append((tuple(names) or ("Linear",), _weights(group["weights"], method, weight_only)))
+    return tuple(groups)
+
+
+def _weights(weights: Mapping[str, Any], method: str, weight_only: bool) -> Scheme:
+    strategy = weights.get("strategy") or weights.get("qscheme")
+    bits = number(weights.get("num_bits"))
+    block = group = None
+    if strategy == "block":
+        block = _block(weights.get("block_structure"))
+    elif strategy in (None, "group", "tensor_group", "per_group"):
+        group = number(weights.get("group_size"))
+    integers = weights.get("type", "int") == "int" and bits in (4, 8)
+    return Scheme(method, block, group, bits, weight_only and integers and method == "compressed-tensors")
+
+
+def _torchao_group(raw: Mapping[str, Any]) -> Optional[int]:
+    current: Any = raw.get("quant_type")
+    for name in ("default", "_data"):
+        current = current.get(name) if isinstance(current, Mapping) else None
+    return number(current.get("group_size")) if isinstance(current, Mapping) else None
 
 
 def _ignored(raw: Mapping[str, Any]) -> List[str]:
     found: List[str] = []
-    for name in ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules"):
+    for name in _LISTS:
         value = raw.get(name)
         if isinstance(value, list):
             found += [item for item in value if isinstance(item, str) and item]
     dynamic = raw.get("dynamic")
     if isinstance(dynamic, Mapping):  # GPTQ: "-:" before a regular expression leaves the modules out
         found += ["re:" + name[2:] for name in dynamic if isinstance(name, str) and name.startswith("-:")]
+    extra = raw.get("extra_config")
+    if isinstance(extra, Mapping):  # AutoRound: modules with 16 bits or more are as they were
+        found += [
+            name
+            for name, value in extra.items()
+            if isinstance(name, str) and isinstance(value, Mapping) and (number(value.get("bits")) or 0) >= 16
+        ]
     return found
 
 
-def _regex_matches(pattern: str, module: str) -> bool:
-    try:
-        return re.match(pattern, module) is not None
-    except re.error:
-        return False
+def _only(raw: Mapping[str, Any]) -> Tuple[str, ...]:
+    """GPTQ's list of what is quantised, by the names within a layer; it comes flat or in lists."""
+    found = raw.get("modules_in_block_to_quantize")
+    flat: List[Any] = []
+    for item in found if isinstance(found, list) else []:
+        flat += item if isinstance(item, list) else [item]
+    return tuple(item for item in flat if isinstance(item, str) and item)
 
 
 def _block(value: Any) -> Optional[Tuple[int, int]]:
     if isinstance(value, (list, tuple)) and len(value) == 2:
-        first, second = _number(value[0]), _number(value[1])
+        first, second = number(value[0]), number(value[1])
         if first and second:
             return first, second
     return None
 
 
-def _number(value: Any) -> Optional[int]:
+def number(value: Any) -> Optional[int]:
+    """A whole number from 1 to 2^31."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
         return None
     return value

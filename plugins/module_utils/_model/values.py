@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Optional, Tuple
 
-from .names import NAMES
+from .names import MOST_LAYERS, NAMES
 
-# No model has more layers; a list of this length is the most that is ever built from a number in a file.
-MOST_LAYERS = 4096
+__all__ = ["MOST_LAYERS", "own_size", "part", "positive", "said", "size", "text", "texts", "whole_numbers"]
 
 
 def positive(value: Any) -> Optional[int]:
