@@ -77,6 +77,11 @@ class Asked:
         """Whether routed experts stay whole."""
         return self.args.get("enable_expert_parallel") in _TRUE
 
+    @property
+    def encoder_data_parallel(self) -> bool:
+        """Whether encoders beside the language model stay whole."""
+        return self.args.get("mm_encoder_tp_mode") == "data"
+
 
 @dataclass(frozen=True)
 class Seen:

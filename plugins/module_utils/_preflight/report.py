@@ -25,11 +25,16 @@ SUGGEST_NAMES = ("max_model_len", "max_num_seqs")
 
 @dataclass(frozen=True)
 class Report:
-    """The checks in the order in which they were made, the memory plan, and the sizes that would work."""
+    """The checks in the order in which they were made, the memory plan, and the sizes that would work.
+
+    ``verdict`` is the plan's: ``fits``, ``tight``, ``does_not_fit`` or ``unknown``. ``about`` is what its figures hold for.
+    """
 
     checks: Tuple[Check, ...]
     plan: Mapping[str, Any] = field(default_factory=dict)
     suggest: Mapping[str, Any] = field(default_factory=dict)
+    verdict: str = "unknown"
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -50,9 +55,16 @@ class Report:
         """The contract's result: unknown numbers are null."""
         plan: Dict[str, Any] = dict.fromkeys(PLAN_NAMES)
         plan.update(self.plan)
-        suggest: Dict[str, Any] = {"tensor_parallel_size": [], **dict.fromkeys(SUGGEST_NAMES)}
+        suggest: Dict[str, Any] = {"tensor_parallel_size": [], "tensor_parallel_size_that_fits": [], **dict.fromkeys(SUGGEST_NAMES)}
         suggest.update(self.suggest)
-        return {"ok": self.ok, "checks": [check.to_result() for check in self.checks], "plan": plan, "suggest": suggest}
+        return {
+            "ok": self.ok,
+            "checks": [check.to_result() for check in self.checks],
+            "plan": plan,
+            "suggest": suggest,
+            "verdict": self.verdict,
+            "about": dict(self.about),
+        }
 
 
 def line_of(check: Check) -> str:
