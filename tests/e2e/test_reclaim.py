@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,30 +17,13 @@ from typing import Any
 import pytest
 from e2e.playbook import ROOT, playbook
 from e2e.programs import Programs
+from e2e.reclaims import put_right, reclaim
 
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.trees import grow
 from lab import Host, Lab
 from lab.driver.scenario import Process
 
 BIG = 96801
-
-
-def reclaim(host: Host, *flags: str, **parameters: Any) -> dict[str, Any]:
-    """Run the module on a host as a task would, with short times unless given; its result, with ``failed``."""
-    arguments = {"settle": 0.3, "grace": 3, "timeout": 25, **parameters}
-    command = [
-        str(Path(sys.executable).parent / "ansible"), host.name, "-i", "inventories/lab", "-m", "gpufleet.vllm.gpu_reclaim",
-        "-a", json.dumps(arguments), *flags,
-    ]
-    env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=180, check=False)
-    head, _arrow, body = done.stdout.rpartition(f"{host.name} | ")[2].partition("=> ")
-    assert body, f"{done.stdout}\n{done.stderr}"
-    result: dict[str, Any] = json.JSONDecoder().raw_decode(body)[0]
-    result["failed"] = "FAILED" in head
-    result["shown"] = done.stdout
-    assert result["failed"] == (done.returncode != 0), done.stdout + done.stderr
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +38,7 @@ def on(cleaned: Host) -> Iterator[Programs]:
     """Programs on gpu01, all of them ended afterwards and the driver's scenario put back."""
     programs = Programs(cleaned)
     yield programs
-    cleaned.vllm.clear()
-    # Everything that a test started holds a GPU or is a unit of its own.
-    cleaned.run(
-        "rm -f /var/lib/systemd/linger/*; systemctl stop 'user@*.service' 'vllm-*.service' 'old-*.service' 'job-*.scope'"
-        " 'docker-*.scope' 'neighbour*.service' 'train*.service' 2>/dev/null;"
-        " for fd in /proc/[0-9]*/fd; do readlink $fd/* 2>/dev/null | grep -q '^/dev/nvidia' && kill -9 $(basename $(dirname $fd)); done;"
-        " rm -f /dev/shm/* /run/*.out; systemctl reset-failed; true"
-    )
-    cleaned.gpu.clear()
+    put_right(cleaned)
 
 
 def test_nothing_to_do_is_quick(on: Programs) -> None:

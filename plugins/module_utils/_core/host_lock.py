@@ -18,7 +18,6 @@ from typing import Any, Dict, Optional, Type
 
 from .errors import GpuFleetError
 
-
 # Where it is on a host.
 RUN_DIRECTORY = "/run/gpufleet"
 _NAME = "change.lock"

@@ -21,6 +21,7 @@ from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
 from .ports import Ports
 from .request import ReclaimRequest
+from .starts import find_starts
 from .types import Holder, UnitKey, UnitView, View
 
 # How a container is stopped by the runtime that would otherwise start it again.
@@ -47,7 +48,9 @@ def look(reader: GpuReader, request: ReclaimRequest, ports: Ports) -> View:
     if not snapshot.available:
         return View(snapshot, (), (), {}, ports.clock.time())
     holders = _holders(snapshot, request, ports)
-    return View(snapshot, _selected(request, snapshot), holders, _units(request, holders, ports), ports.clock.time())
+    units = _units(request, holders, ports)
+    starts = find_starts(snapshot, holders, units, ports)
+    return View(snapshot, _selected(request, snapshot), holders, units, ports.clock.time(), starts)
 
 
 def _selected(request: ReclaimRequest, snapshot: Snapshot) -> Tuple[int, ...]:
@@ -168,8 +171,11 @@ def _view(
 ) -> UnitView:
     protected = None
     stoppable = request.scope == "all" or name in request.units
+    along: Tuple[str, ...] = ()
     if stoppable and not status.inactive and name.endswith(".service"):
         protected = _protected_member(request, name, systemd, ports)
+        also = systemd.stopped_with(name)
+        along = tuple(other for other, found in systemd.statuses(also).items() if not found.inactive)
     return UnitView(
         unit=name,
         uid=uid,
@@ -179,6 +185,7 @@ def _view(
         protected_by=protected,
         host_unit=host_unit_reason(name),
         user=user,
+        takes_along=along,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Callable, FrozenSet, List, Mapping, Optional, Sequence
 
 from .._core.clock import Clock
+from .._core.host_lock import RUN_DIRECTORY
 from .._core.runner import Completed, Runner
 from .._gpu.reader import GpuReader, open_reader
 from .._process.holders import device_holders
@@ -71,6 +72,12 @@ class Ports:
     device_holders: Callable[[str], Mapping[int, FrozenSet[str]]] = device_holders
     proc_root: str = "/proc"
     shm_root: str = "/dev/shm"
+    run_root: str = RUN_DIRECTORY
+
+    @property
+    def claims_root(self) -> str:
+        """Where starting units claim their GPUs (the guard's --lock-dir in the units that we write)."""
+        return self.run_root + "/locks"
 
 
 def host_ports(request: ReclaimRequest) -> Ports:

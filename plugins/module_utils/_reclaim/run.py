@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import pwd
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
+from .._core.host_lock import HostLock, busy_message, holder_of
 from .._gpu.reader import GpuReader
 from .._gpu.types import Snapshot
 from .._process.procfs import ancestors, read_process
@@ -25,7 +27,7 @@ from .request import ReclaimRequest, check
 from .reset import reset_gpus
 from .result import ReclaimResult, of_run, planned
 from .shm import find_stale, remove
-from .types import Done, Plan, ShmEntry, Unkillable, View
+from .types import Done, Plan, ShmEntry, UnitView, Unkillable, View
 
 # How often somebody may start anew what was ended before this gives up and names it.
 _ROUNDS = 3
@@ -38,6 +40,7 @@ _DOUBT_S = 0.8
 _IDLE_SETTLE_S = 0.15
 # What a reset and the proof after it may need of the whole time, where a reset is allowed.
 _RESET_S = 40.0
+_BUSY = "GPU memory can't be reclaimed now, nothing was touched. "
 # Between the two looks at shared memory, at least.
 _SHM_S = 1.0
 
@@ -58,7 +61,7 @@ def reclaim(request: ReclaimRequest, ports: Ports, check_mode: bool = False) -> 
             exc.result.setdefault(name, value)  # whatever broke, what was already done must be known
         raise
     finally:
-        run.reader.close()
+        run.close()
 
 
 def _check_host(ports: Ports) -> None:
@@ -90,9 +93,19 @@ class _Run:
         self._next_look = 0.0
         self._last_used: Optional[Tuple[Optional[int], ...]] = None
         self._doubted_at: Optional[float] = None
+        self._lock = ExitStack()
+        self._locked = False
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._lock.close()
+        self.reader.close()
 
     def plan_only(self) -> ReclaimResult:
         shm: List[ShmEntry] = self._stale() if self.request.clean_shm else []
+        busy = holder_of(self.ports.run_root, self.ports.proc_root) if shm or not self.plan.empty else None
+        if busy is not None:
+            raise GpuFleetError(_BUSY + busy_message(busy), lock_holder=busy)
         free = why_not_free(self.view.snapshot, self.selected, self.limits) is None
         return planned(self.plan, self.before, free, what_is_held(self.view, self.plan, self.limits, self._planned_fates()), shm)
 
@@ -112,6 +125,7 @@ class _Run:
         if not proof.freed and reset and self._reset():
             proof = self._free_and_prove()
         if shm_seen:
+            self._lock_host()
             self.ports.clock.sleep(shm_at + _SHM_S - self.ports.clock.monotonic())
             self.done.shm_removed = remove(shm_seen, self._stale())
         return self._conclude(proof)
@@ -145,6 +159,8 @@ class _Run:
     def _fresh(self) -> Plan:
         """What the plan still holds of things not tried yet. A unit that came back is stopped again, up to a limit."""
         done = self.done
+        if not self.view.snapshot.available:
+            return Plan()  # nobody is touched on the word of a look from before
         return Plan(
             tuple(
                 stop for stop in self.plan.stops
@@ -158,9 +174,15 @@ class _Run:
             self.plan.skips,
         )
 
-    def _revived(self) -> List[str]:
+    def _revived(self) -> List[UnitView]:
         """Units that were stopped as often as it makes sense and run again."""
-        return [stop.unit.label for stop in self.plan.stops if self.done.attempts.get(stop.unit.key, 0) >= _ROUNDS]
+        return [stop.unit for stop in self.plan.stops if self.done.attempts.get(stop.unit.key, 0) >= _ROUNDS]
+
+    def _reviver(self, unit: UnitView) -> str:
+        """What starts a unit again, as far as systemd knows."""
+        systemd = self.ports.systemd if unit.uid is None else self.ports.user_systemd(unit.uid)
+        triggers = systemd.triggers_of(unit.unit)
+        return "%s: stop that first" % ", ".join(triggers) if triggers else "something (a script, a scheduler, a person)"
 
     def _held(self) -> List[Held]:
         fates = {key: "survived SIGKILL" for key, each in self.done.signalled.items() if each.outcome == "survived"}
@@ -192,6 +214,8 @@ class _Run:
     def _free_and_prove(self, reserve: float = 0.0) -> Proof:
         for _round in range(1 + _ROUNDS):
             plan = self._fresh()
+            if not plan.empty and self._lock_host():
+                plan = self._fresh()  # whoever held it until now may have stopped or started something
             if not plan.empty:
                 carry_out(plan, self._grace(), self.ports, self.done)
             proof = self._prove(reserve)
@@ -209,6 +233,21 @@ class _Run:
             if self.deadline.remaining <= reserve:
                 break
         return Proof(False, proof.gpus, 0.0, proof.waited_s, "what was ended is started again and again")
+
+    def _lock_host(self) -> bool:
+        """Have the host's services to ourselves before anything of them is ended; True when that is new, and all was looked at again.
+
+        Raises GpuFleetError when somebody else is changing them: what a swap stops, starts or waits for is not ours to end.
+        """
+        if self._locked:
+            return False
+        try:
+            self._lock.enter_context(HostLock(self.ports.run_root, "gpu_reclaim scope %s" % self.request.scope))
+        except GpuFleetError as exc:
+            raise GpuFleetError((exc.msg if self.done.changed else _BUSY + exc.msg), **exc.result) from exc
+        self._locked = True
+        self._look()
+        return True
 
     def _grace(self) -> float:
         return min(self.request.effective_grace, max(0.0, self.deadline.remaining / 2.0))
@@ -277,6 +316,7 @@ class _Run:
         ]
         if not wanted:
             return False
+        self._lock_host()
         self.reader.close()  # our own reader has every GPU open as well
         try:
             resets = reset_gpus(wanted, self.ports.runner, self.ports.proc_root)
@@ -357,7 +397,9 @@ class _Run:
     def _notes(self) -> List[str]:
         """What else the failure message has to say: units that would not stop, what came back, resets that failed."""
         notes = ["Unit %s could not be stopped: %s" % (each.unit, each.detail) for each in self.done.stopped.values() if not each.ok]
-        notes += ["Unit %s is started again by something each time it is stopped" % label for label in self._revived()]
+        notes += [
+            "Unit %s is started again each time it is stopped, by %s" % (unit.label, self._reviver(unit)) for unit in self._revived()
+        ]
         notes += self._suspects()
         notes += ["GPU %d: %s" % (each.gpu, each.detail) for each in self.done.resets if each.detail is not None]
         return notes

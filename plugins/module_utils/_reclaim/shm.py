@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from .._core.errors import GpuFleetError
-from .._process.procfs import all_pids
+from .._process.holders import all_pids
 from .types import ShmEntry
 
 

@@ -52,7 +52,8 @@ class UnitView:
     """One unit as a plan needs it.
 
     ``inactive`` means that nothing runs and nothing is about to. ``protected_by`` says why it must not be stopped, None when
-    it may. ``main_pid`` is 0 when there is none. ``user`` names the owner of a user unit.
+    it may. ``main_pid`` is 0 when there is none. ``user`` names the owner of a user unit. ``takes_along`` are the running units
+    that systemd would stop with it.
     """
 
     unit: str
@@ -63,6 +64,7 @@ class UnitView:
     protected_by: Optional[str] = None
     host_unit: Optional[str] = None
     user: Optional[str] = None
+    takes_along: Tuple[str, ...] = ()
 
     @property
     def key(self) -> UnitKey:
@@ -76,6 +78,15 @@ class UnitView:
 
 
 @dataclass(frozen=True)
+class Start:
+    """A unit whose server loads its model on these GPUs, since ``since`` (seconds since the epoch)."""
+
+    unit: UnitKey
+    gpus: FrozenSet[int]
+    since: float
+
+
+@dataclass(frozen=True)
 class View:
     """One look at a host: the GPUs asked for, all holders, the units that matter. ``now`` is seconds since the epoch."""
 
@@ -84,6 +95,7 @@ class View:
     holders: Tuple[Holder, ...]
     units: Mapping[UnitKey, UnitView]
     now: float
+    starts: Tuple[Start, ...] = ()
 
     @property
     def gpus(self) -> Tuple[Gpu, ...]:

@@ -20,6 +20,8 @@ from .show import PROPERTIES, UnitStatus, parse_show
 # The first release with everything the units use (ExecCondition, Type=exec, NeedDaemonReload, hardening).
 MINIMUM_VERSION = 247
 _CALL_S = 30.0
+# Whose units are stopped with a unit. PropagatesStopTo is known from 249 on; an unknown property is simply not shown.
+_STOPS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
 
 
 class Systemd:
@@ -129,6 +131,27 @@ class Systemd:
         """The processes in the unit's cgroup and below, also after the unit itself went inactive."""
         status = self.status(unit)
         return cgroup_pids(unit, status.control_group, status.slice, self._root)
+
+    def stopped_with(self, unit: str) -> List[str]:
+        """The units that a stop of this one would stop as well (Requires=, BindsTo=, PartOf= and their like), over all steps.
+
+        Targets are followed, not returned: nothing runs in them.
+        """
+        found: List[str] = []
+        ahead = [unit]
+        while ahead:
+            shown = self._relations(ahead, _STOPS)
+            found += ahead
+            ahead = sorted(set(shown) - set(found))
+        return [name for name in found[1:] if not name.endswith(".target")]
+
+    def triggers_of(self, unit: str) -> List[str]:
+        """The timers, sockets and paths that start this unit."""
+        return sorted(set(self._relations([unit], ("TriggeredBy",))))
+
+    def _relations(self, units: Sequence[str], properties: Sequence[str]) -> List[str]:
+        done = self._call(["systemctl", "show", "--property=" + ",".join(properties), "--"] + list(units))
+        return [name for shown in parse_show(done.stdout) for text in shown.values() for name in text.split()]
 
     def verify(self, unit_text: str, name: str, drop_ins: Optional[Mapping[str, str]] = None) -> List[str]:
         """What ``systemd-analyze verify`` says of a unit: every line is a problem, [] is clean.

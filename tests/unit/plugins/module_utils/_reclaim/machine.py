@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -46,6 +48,7 @@ class Machine:
     systemd: FakeSystemd = field(default_factory=lambda: FakeSystemd(Clock()))
     children: List["subprocess.Popen[bytes]"] = field(default_factory=list)
     readers: int = 0
+    run_root: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="gpufleet-run-"))
 
     def spawn(self, code: str = IDLE, gpus: Sequence[int] = (0,), mib: int = 90000, **flags: object) -> int:
         """Start a process that holds memory; ``flags`` are fields of its GpuProcess. Returns its pid."""
@@ -103,6 +106,7 @@ class Machine:
         values: Dict[str, object] = {
             "systemd": self.systemd,
             "open_reader": lambda: _Reader(self),
+            "run_root": self.run_root,
             "holds_gpu": lambda pid, root: any(claim.pid == pid for claim in self.claims),
         }
         values.update(more)
@@ -115,6 +119,7 @@ class Machine:
             child.wait()
             assert child.stdout is not None
             child.stdout.close()
+        shutil.rmtree(self.run_root)
 
 
 class _Reader(GpuReader):

@@ -115,6 +115,16 @@ def test_scope_all_stops_units_as_units_and_signals_the_rest() -> None:
     assert made.stops[0].pids == (11, 12)
 
 
+def test_a_unit_that_would_take_another_one_along_is_left_alone_unless_that_goes_too() -> None:
+    bound = unit("train.service", takes_along=("web.service",))
+    look = view([holder(11, unit=("train.service", None))], [bound, unit("web.service")])
+    for scope in ({"scope": "all"}, {"scope": "services", "services": ("train",)}):
+        made = plan(look, **scope)
+        assert "systemd would stop web.service with it" in only_reason(made) and made.skips[0].rightful
+    both = plan(look, scope="services", services=("train", "web"))
+    assert ended(both) == (["train.service", "web.service"], [], [])
+
+
 def test_user_units_are_told_apart_from_system_units_of_the_same_name() -> None:
     look = view([holder(11, unit=("train.service", 1000)), holder(12, unit=("train.service", None))], [
         unit("train.service", uid=1000, user="alice"), unit("train.service", inactive=True),

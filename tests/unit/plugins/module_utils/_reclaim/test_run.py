@@ -229,10 +229,11 @@ def test_a_unit_that_something_starts_again_and_again_is_reported(machine: Machi
 
     machine.systemd.on_stopped = lambda name: kill_members(machine, list(machine.units))  # type: ignore[attr-defined]
     machine.systemd.behaviours[unit] = Behaviour(after=0.05)
+    machine.systemd.triggers[unit] = ["train.timer"]
     machine.reading = revive  # type: ignore[method-assign]
     with pytest.raises(GpuFleetError) as caught:
         do(machine, scope="services", services=(unit,), timeout=20.0)
-    assert "Unit %s is started again by something each time it is stopped" % unit in caught.value.msg
+    assert "Unit %s is started again each time it is stopped, by train.timer: stop that first" % unit in caught.value.msg
     assert "MiB): its unit is started again each time it is stopped" in caught.value.msg
     assert machine.systemd.log.count(("stop", unit)) == 3
 

@@ -245,6 +245,8 @@ class Forest:
                 return reclaim(request, machine.ports()).to_result()
             except GpuFleetError as exc:
                 return dict(exc.result, msg=exc.msg)
+            finally:
+                machine.end()
 
     @staticmethod
     def _stopped(case: Case, unit: str) -> None:

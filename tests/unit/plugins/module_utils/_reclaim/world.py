@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import G
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.select import resolve
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import ProcessInfo
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, UnitKey, UnitView, View
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Start, UnitKey, UnitView, View
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
 
 TOTAL_MIB = 97887
@@ -107,7 +107,11 @@ def unit(name: str, inactive: bool = False, uid: Optional[int] = None, **more: A
 
 
 def view(
-    holders: Sequence[Holder], units: Sequence[UnitView] = (), selected: Sequence[int] = (0,), **more: Any
+    holders: Sequence[Holder],
+    units: Sequence[UnitView] = (),
+    selected: Sequence[int] = (0,),
+    starts: Sequence[Start] = (),
+    **more: Any,
 ) -> View:
     """A look at a host; each GPU's use is the sum of what its holders have."""
     gpus = []
@@ -115,7 +119,7 @@ def view(
         used = sum(each.used_mib.get(index) or 0 for each in holders)
         gpus.append(gpu(index, used))
     of_units: Mapping[UnitKey, UnitView] = {each.key: each for each in units}
-    return View(snapshot(*gpus, **more), tuple(selected), tuple(holders), of_units, NOW)
+    return View(snapshot(*gpus, **more), tuple(selected), tuple(holders), of_units, NOW, tuple(starts))
 
 
 @dataclass
@@ -139,6 +143,8 @@ class FakeSystemd:
     why_not: Optional[str] = None
     broken: Optional[str] = None
     on_stopped: Callable[[str], None] = lambda unit: None
+    along: Dict[str, List[str]] = field(default_factory=dict)
+    triggers: Dict[str, List[str]] = field(default_factory=dict)
     _asked: Dict[str, float] = field(default_factory=dict)
 
     def available(self) -> Optional[str]:
@@ -172,6 +178,12 @@ class FakeSystemd:
 
     def cgroup_pids(self, name: str) -> List[int]:
         return list(self.members.get(name, []))
+
+    def stopped_with(self, name: str) -> List[str]:
+        return list(self.along.get(name, []))
+
+    def triggers_of(self, name: str) -> List[str]:
+        return list(self.triggers.get(name, []))
 
     def _down(self, name: str) -> None:
         if self.units[name].active_state == "inactive":

@@ -52,6 +52,17 @@ def test_killing_what_is_not_there_is_done(words: str) -> None:
         Systemd(ScriptedRunner({**VERSION, "systemctl kill": (1, "", "Access denied")})).kill("x.service")
 
 
+def test_what_a_stop_takes_along_is_followed_through_targets() -> None:
+    shown = {
+        "-- a.service": "RequiredBy=b.target\nBoundBy=c.service\nConsistsOf=\n",
+        "-- b.target c.service": "RequiredBy=\nConsistsOf=d.service\n\nRequiredBy=a.service\nBoundBy=\n",
+        "-- d.service": "RequiredBy=\n",
+    }
+    calls = {"systemctl show --property=RequiredBy,RequisiteOf,BoundBy,ConsistsOf,PropagatesStopTo " + key: (0, text, "")
+             for key, text in shown.items()}
+    assert Systemd(ScriptedRunner(calls)).stopped_with("a.service") == ["c.service", "d.service"]
+
+
 def test_several_units_in_one_call() -> None:
     runner = ScriptedRunner(
         {"systemctl show": (0, "Id=a.service\nActiveState=active\n\nId=b.service\nActiveState=inactive\n", "")}

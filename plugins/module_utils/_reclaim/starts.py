@@ -1,0 +1,110 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers that load their model at this moment.
+
+vLLM reads how much memory is free when it starts, and again when it has loaded. Memory that comes free in between makes it stop with an
+assertion, or size its KV cache wrongly, so nothing is ended on a GPU while somebody else's server starts there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+from .._core.errors import GpuFleetError
+from .._gpu.types import Snapshot
+from .._guard.claims import Unusable
+from .._guard.lock import StartLock
+from .._process.holders import open_files
+from .._process.procfs import read_process
+from .._process.types import ProcessInfo
+from .ports import Ports
+from .types import Holder, Start, UnitKey, UnitView
+
+# A server that listens to nobody after so long is no longer taken for one that loads.
+_LONGEST_START_S = 1800.0
+_SERVER = re.compile(r"(?:^|[ /])vllm serve\b|\bvllm\.entrypoints\.[\w.]*api_server\b")
+_ENGINE = re.compile(r"VLLM::(?!API|Api)")
+_SOCKET = re.compile(r"socket:\[(\d+)\]$")
+_LISTEN = "0A"
+
+
+def find_starts(
+    snapshot: Snapshot, holders: Sequence[Holder], units: Mapping[UnitKey, UnitView], ports: Ports
+) -> Tuple[Start, ...]:
+    """The units whose servers load now and on which GPUs, as far as somebody else holds memory there too."""
+    found: Dict[UnitKey, Start] = {start.unit: start for start in _claimed(snapshot, ports)}
+    for unit in units.values():
+        start = None if unit.inactive or unit.key in found else _loading(unit, holders, ports)
+        if start is not None:
+            found[unit.key] = start
+    return tuple(
+        start for start in found.values() if any(holder.unit != start.unit and holder.gpus & start.gpus for holder in holders)
+    )
+
+
+def _claimed(snapshot: Snapshot, ports: Ports) -> Iterable[Start]:
+    """Units that claimed GPUs when their guard let the server start, and whose port does not answer yet.
+
+    One whose guard still waits is not among them: it waits for the memory that is to come free.
+    """
+    indices = {gpu.uuid: gpu.index for gpu in snapshot.gpus}
+    now = ports.clock.monotonic()
+    lock = StartLock(ports.claims_root, "", ports.clock.monotonic, ports.proc_root)
+    try:
+        claims = lock.starting()
+    except Unusable:
+        return []  # no unit of ours has started since the host did
+    return [
+        Start((claim.unit, None), frozenset(indices[uuid] for uuid in claim.gpus if uuid in indices),
+              ports.clock.time() - (now - claim.passed))
+        for claim in claims
+        if claim.passed is not None
+    ]
+
+
+def _loading(unit: UnitView, holders: Sequence[Holder], ports: Ports) -> Optional[Start]:
+    """Somebody's own unit: its main process is a vLLM server, it is on GPUs already, and nobody in it listens yet."""
+    members = [holder for holder in holders if holder.unit == unit.key and holder.state == "running"]
+    if not any(member.vllm for member in members) or not unit.main_pid:
+        return None
+    main = read_process(unit.main_pid, ports.proc_root)
+    if main is None or main.start_time is None or not _SERVER.search(main.cmdline) or "--uds" in main.argv:
+        return None
+    if not 0 <= ports.clock.time() - main.start_time < _LONGEST_START_S or _listens(unit, main, ports):
+        return None
+    return Start(unit.key, frozenset().union(*(member.gpus for member in members)), main.start_time)
+
+
+def _listens(unit: UnitView, main: ProcessInfo, ports: Ports) -> bool:
+    """Whether a process of the unit other than engine and workers, which listen to each other, listens on TCP."""
+    systemd = ports.systemd if unit.uid is None else ports.user_systemd(unit.uid)
+    try:
+        pids = set(systemd.cgroup_pids(unit.unit)) | {main.pid}
+    except GpuFleetError:
+        pids = {main.pid}
+    listening = _listening_inodes(main.pid, ports.proc_root)
+    for pid in pids:
+        info = read_process(pid, ports.proc_root)
+        if info is None or _ENGINE.match(info.cmdline):
+            continue
+        for target in open_files(pid, ports.proc_root) or ():
+            found = _SOCKET.match(target)
+            if found is not None and found.group(1) in listening:
+                return True
+    return False
+
+
+def _listening_inodes(pid: int, root: str) -> Set[str]:
+    """The sockets that listen in this process's network namespace."""
+    inodes: Set[str] = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(os.path.join(root, str(pid), "net", name), encoding="ascii", errors="replace") as handle:
+                rows: List[List[str]] = [line.split() for line in handle]
+        except OSError:
+            continue  # a kernel without IPv6, or it ended
+        inodes |= {row[9] for row in rows[1:] if len(row) > 9 and row[3] == _LISTEN}
+    return inodes
