@@ -1,0 +1,232 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The bytes of a model's weights by what becomes of them when they are split over ranks, counted from its sizes.
+
+Where only the checkpoint's total is known, this says how it divides; where not even that, it stands for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Dict, List, Optional, Tuple
+
+from .._model.types import BOTH, LINEAR, NONE, AttentionLayer, LinearState, ModelFacts
+from .arguments import EngineArgs
+from .layers import model_bytes
+
+# An example of each kind of module by its full name: what a quantisation leaves out is asked by these.
+_ATTENTION = "model.layers.0.self_attn.q_proj"
+_LATENT = "model.layers.0.self_attn.q_b_proj"
+_LINEAR = "model.layers.0.linear_attn.in_proj"
+_DENSE = "model.layers.0.mlp.gate_proj"
+_SHARED = "model.layers.0.mlp.shared_experts.gate_proj"
+_EXPERTS = "model.layers.0.mlp.experts.0.gate_proj"
+_HEAD = "lm_head"
+# Model types whose dense layers have two matrices instead of three (no gate).
+_UNGATED = (
+    "bloom",
+    "falcon",
+    "gpt2",
+    "gpt_bigcode",
+    "gpt_neox",
+    "gptj",
+    "mpt",
+    "nemotron",
+    "nemotron_h",
+    "opt",
+    "phi",
+    "starcoder2",
+)
+# Bits of one weight where a format says them by its name.
+_NAMED_BITS = {"awq": 4, "gptq": 4, "int4": 4, "nvfp4": 4, "fp4": 4, "mxfp4": 4, "int8": 8, "fp8": 8, "w8a8": 8}
+
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """One layer: ``split`` over tensor parallel ranks, ``kv`` over at most the KV heads, ``whole`` on every rank,
+    ``experts`` over tensor and data parallel ranks together."""
+
+    split: float = 0.0
+    kv: float = 0.0
+    kv_heads: int = 1
+    whole: float = 0.0
+    experts: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.split + self.kv + self.whole + self.experts
+
+    def scaled(self, others: float, experts: float) -> LayerBytes:
+        """The same with other sizes for the experts and for what isn't experts."""
+        return replace(
+            self,
+            split=self.split * others,
+            kv=self.kv * others,
+            whole=self.whole * others,
+            experts=self.experts * experts,
+        )
+
+
+@dataclass(frozen=True)
+class ModelBytes:
+    """A whole model. ``nextn``: one next-token-prediction layer."""
+
+    layers: Tuple[LayerBytes, ...]
+    embedding: float
+    head: float  # 0 where it is the embedding itself
+    nextn: LayerBytes
+
+    @property
+    def total(self) -> float:
+        """Without next-token prediction."""
+        return sum(layer.total for layer in self.layers) + self.embedding + self.head
+
+
+def count(facts: ModelFacts, args: EngineArgs) -> Optional[ModelBytes]:
+    """Bytes as stored, and as loaded where vLLM quantises on load. None where a size is missing."""
+    hidden, vocab = facts.hidden_size, facts.vocab_size
+    if hidden is None or vocab is None or not facts.attention_layers:
+        return None
+    plain = model_bytes(facts, args)
+    known: Dict[Tuple[AttentionLayer, bool], Optional[LayerBytes]] = {}
+    layers: List[LayerBytes] = []
+    for index, layer in enumerate(facts.attention_layers):
+        experts = facts.layer_has_experts[index] if index < len(facts.layer_has_experts) else facts.moe
+        key = (replace(layer, owns_cache=True), experts)
+        if key not in known:
+            known[key] = _layer(facts, args, layer, experts, hidden, plain)
+        found = known[key]
+        if found is None:
+            return None
+        layers.append(found)
+    last = layers[-1]
+    return ModelBytes(
+        layers=tuple(layers),
+        embedding=vocab * hidden * plain,
+        head=0.0 if facts.tie_word_embeddings else vocab * hidden * _weight(facts, args, _HEAD, plain),
+        nextn=replace(last, split=last.split + 2 * hidden * hidden * plain),
+    )
+
+
+def _layer(
+    facts: ModelFacts, args: EngineArgs, layer: AttentionLayer, experts: bool, hidden: int, plain: float
+) -> Optional[LayerBytes]:
+    parts = LayerBytes()
+    if layer.kind not in (LINEAR, NONE):
+        attention = _latent(facts, args, hidden, plain) if facts.mla else _attention(facts, args, layer, hidden, plain)
+        if attention is None:
+            return None
+        parts = attention
+    if layer.kind in (LINEAR, BOTH):
+        linear = _linear(facts.linear, hidden)
+        if linear is None:
+            return None
+        parts = replace(parts, split=parts.split + linear * _weight(facts, args, _LINEAR, plain))
+    return _mlp(facts, args, parts, layer, experts, hidden, plain)
+
+
+def _attention(
+    facts: ModelFacts, args: EngineArgs, layer: AttentionLayer, hidden: int, plain: float
+) -> Optional[LayerBytes]:
+    heads, key, value = facts.attention_heads, layer.key_dim, layer.value_dim
+    if heads is None or key is None or value is None or layer.kv_heads is None:
+        return None
+    width = _weight(facts, args, _ATTENTION, plain)
+    gated = 2 if facts.linear is not None and facts.linear.family == "gated_delta_net" else 1  # the query has a gate
+    split = hidden * heads * (gated * key + value) * width
+    return LayerBytes(split=split, kv=hidden * layer.kv_heads * (key + value) * width, kv_heads=layer.kv_heads)
+
+
+def _latent(facts: ModelFacts, args: EngineArgs, hidden: int, plain: float) -> Optional[LayerBytes]:
+    heads, rank, rope = facts.attention_heads, facts.kv_lora_rank, facts.qk_rope_head_dim
+    nope, value = facts.qk_nope_head_dim, facts.v_head_dim
+    if heads is None or rank is None or rope is None or nope is None or value is None:
+        return None
+    width = _weight(facts, args, _LATENT, plain)
+    down = hidden * (rank + rope) + (hidden * facts.q_lora_rank if facts.q_lora_rank else 0)
+    query = (facts.q_lora_rank or hidden) * heads * (nope + rope)
+    if facts.index_head_dim and facts.q_lora_rank:
+        down += hidden * facts.index_head_dim + facts.q_lora_rank * heads * facts.index_head_dim
+    split = (query + rank * heads * (nope + value) + heads * value * hidden) * width
+    return LayerBytes(split=split, whole=down * width)
+
+
+def _linear(state: Optional[LinearState], hidden: int) -> Optional[int]:
+    if state is None:
+        return None
+    if state.family in ("gated_delta_net", "kimi_delta"):
+        if None in (state.key_heads, state.key_head_dim, state.value_heads, state.value_head_dim):
+            return None
+        keys = (state.key_heads or 0) * (state.key_head_dim or 0)
+        values = (state.value_heads or 0) * (state.value_head_dim or 0)
+        gates = 1 if state.family == "gated_delta_net" else 0
+        return hidden * (2 * keys + (1 + gates) * values) + values * hidden
+    if state.family in ("mamba1", "mamba2"):
+        if state.inner_size is None or state.state_size is None:
+            return None
+        return hidden * (2 * state.inner_size + 2 * (state.groups or 1) * state.state_size) + state.inner_size * hidden
+    if state.family == "lightning":
+        inner = (state.heads or 0) * (state.head_dim or 0)
+        return 5 * hidden * inner if inner else None
+    if state.family == "short_conv" and state.inner_size is not None:
+        return 4 * hidden * state.inner_size
+    return None
+
+
+def _mlp(
+    facts: ModelFacts,
+    args: EngineArgs,
+    parts: LayerBytes,
+    layer: AttentionLayer,
+    experts: bool,
+    hidden: int,
+    plain: float,
+) -> Optional[LayerBytes]:
+    if layer.kind == NONE and not experts and facts.model_type == "nemotron_h" and facts.dense_width is None:
+        return None
+    if facts.model_type == "nemotron_h" and layer.kind != NONE:
+        return parts  # a layer there is either attention, or a state, or an MLP
+    matrices = 2 if (facts.model_type or "") in _UNGATED else 3
+    if not experts:
+        if facts.dense_width is None:
+            return None
+        width = _weight(facts, args, _DENSE, plain)
+        return replace(parts, split=parts.split + matrices * hidden * facts.dense_width * width)
+    if not facts.experts or not facts.expert_widths:
+        return None
+    wide = sum(facts.expert_widths) / len(facts.expert_widths)
+    routed = facts.experts * matrices * hidden * wide * _weight(facts, args, _EXPERTS, plain)
+    shared = matrices * hidden * (facts.shared_width or 0) * _weight(facts, args, _SHARED, plain)
+    return replace(
+        parts,
+        split=parts.split + shared,
+        whole=parts.whole + facts.experts * hidden * plain,
+        experts=routed,
+    )
+
+
+def _weight(facts: ModelFacts, args: EngineArgs, module: str, plain: float) -> float:
+    """Bytes of one weight of this kind of module, its share of scales and zero points included."""
+    stored = facts.quantisation
+    if stored is None:
+        if module != _HEAD and args.quantization in ("fp8", "experts_int8", "modelopt"):
+            return 1.0
+        if module != _HEAD and args.quantization == "bitsandbytes":
+            return 0.5 + 1 / 16
+        return plain
+    if module == _HEAD or not stored.covers(module, facts.layers):
+        return plain
+    if "mxfp4" in stored.method:
+        # Only the experts are; one byte of scale for each 32 values.
+        return 0.5 + 1 / 32 if module == _EXPERTS else plain
+    bits = stored.bits or next((bits for name, bits in _NAMED_BITS.items() if name in stored.method), None)
+    if bits is None:
+        bits = 4 if stored.group else 8
+    if bits >= 16:
+        return plain
+    if stored.group and bits < 8:
+        # A half precision scale and a zero point for each group; NVFP4 has one byte of scale for 16 values.
+        return bits / 8 + ((1 if stored.group == 16 else 2 + bits / 8) / stored.group)
+    return bits / 8
