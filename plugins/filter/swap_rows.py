@@ -50,7 +50,7 @@ def _plan_row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dic
 
 def _steps(actions: List[Mapping[str, Any]]) -> str:
     words = {"stop": "stop %s", "start": "start %s", "disable": "disable %s", "enable": "enable %s", "end_process": "end pid %s",
-             "prove_free": "prove GPU %s free", "drain": "drain %s", "create_user": "create user %s"}
+             "follow": "follow what %s is doing", "prove_free": "prove GPU %s free", "drain": "drain %s", "create_user": "create user %s"}
     written = len([action for action in actions if action["action"] in ("write", "remove")])
     steps = ["write %d file%s" % (written, "" if written == 1 else "s")] if written else []
     steps += [words[action["action"]] % action["target"] for action in actions if action["action"] in words]

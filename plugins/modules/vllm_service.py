@@ -15,6 +15,9 @@ description:
   - With O(replace) it swaps. The services that have the same GPUs or the same port are stopped, their memory is proven free, the
     declared service is started, and when that one does not come to serve, everything is put back as it was.
   - All of it happens in one run of the module on the host, so that a fleet pays one round trip per host.
+  - Whatever stops or starts a server runs as a job of the host, C(gpufleet-change.service), which survives the module, its connection,
+    its controller, its own death and a reboot. It ends with the new or the old service serving. Running the same task again while it is
+    under way follows it; another task is refused meanwhile.
 author:
   - The gpufleet.vllm authors (@gpufleet)
 extends_documentation_fragment:
@@ -174,6 +177,13 @@ options:
   rollback:
     description:
       - Whether a failed start puts back the files and the services that were there before.
+    type: bool
+    default: true
+  wait:
+    description:
+      - Whether to wait for the end of a change of servers.
+      - Such a change runs as a job of the host, and goes on whatever happens to whoever began it. With V(false) the module returns as
+        soon as the job has begun, and names it in its result. Running the same task again follows the job, and returns what came of it.
     type: bool
     default: true
   preflight:
@@ -346,6 +356,21 @@ gpus_after:
   type: list
   elements: dict
   sample: []
+job:
+  description: The job that carried the change out.
+  returned: when a server was to be stopped, started or waited for
+  type: dict
+  contains:
+    id:
+      description: Name of the change, which C(change.pyz) takes.
+      type: str
+    unit:
+      description: The job's unit.
+      type: str
+    attached:
+      description: Whether the change had been begun before, by another run of the same task.
+      type: bool
+  sample: {"id": "3f9c2a77d1e04b58", "unit": "gpufleet-change.service", "attached": false}
 timings:
   description: >-
     Seconds by phase. C(downtime) is the time during which neither the old nor the new server answered, null while nothing is known to
@@ -358,10 +383,9 @@ timings:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.interrupts import shielded
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import run
 
 ARGUMENT_SPEC = {
     "name": {"type": "str", "required": True},
@@ -394,6 +418,7 @@ ARGUMENT_SPEC = {
     "ready_timeout": {"type": "int", "default": 1800},
     "smoke": {"type": "bool", "default": True},
     "rollback": {"type": "bool", "default": True},
+    "wait": {"type": "bool", "default": True},
     "preflight": {"type": "str", "choices": ["enforce", "warn", "skip"], "default": "enforce"},
     "model_facts_path": {"type": "path"},
 }
@@ -403,19 +428,19 @@ REQUIRED_IF = [("state", state, ("model",)) for state in ("started", "restarted"
 def main() -> None:
     """Read the parameters, let the core work, report."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, required_if=REQUIRED_IF, supports_check_mode=True)
+    params = {name: value for name, value in module.params.items() if name in ARGUMENT_SPEC and name != "wait"}
     try:
-        with shielded():
-            outcome = run(to_request(module.params), Ports(), check_mode=module.check_mode)
+        result = change(params, to_request(params), Ports(), module.check_mode, module.params["wait"])
     except GpuFleetError as exc:
-        for warning in exc.result.pop("warnings", []):
-            module.warn(warning)
-        if not module._diff:
-            exc.result.pop("diff", None)
-        # These two are there in any case: whoever reads a failure can tell it from one that never came from here.
-        module.fail_json(msg=exc.msg, **{"actions": [], "rolled_back": False, **exc.result})
-    for warning in outcome.warnings:
+        result = dict(exc.result, msg=exc.msg, failed=True)
+    for warning in result.pop("warnings", []):
         module.warn(warning)
-    module.exit_json(**outcome.to_result(diff=module._diff))
+    if not module._diff:
+        result.pop("diff", None)
+    if result.pop("failed", False):
+        # These two are there in any case: whoever reads a failure can tell it from one that never came from here.
+        module.fail_json(**{"actions": [], "rolled_back": False, **result})
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

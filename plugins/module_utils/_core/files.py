@@ -125,6 +125,7 @@ def apply_change(change: FileChange) -> None:
     try:
         if wanted.content is None:
             os.unlink(wanted.path)
+            sync_directory(os.path.dirname(wanted.path))
             _tidy(os.path.dirname(wanted.path))
             return
         os.makedirs(os.path.dirname(wanted.path), mode=0o755, exist_ok=True)
@@ -173,11 +174,16 @@ def _replace(wanted: WantedFile) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-    directory_fd = os.open(directory, os.O_RDONLY)
+    sync_directory(directory)  # the rename itself must survive a power cut
+
+
+def sync_directory(path: str) -> None:
+    """Wait until what was made, renamed and removed in a directory is on disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(directory_fd)  # the rename itself must survive a power cut
+        os.fsync(fd)
     finally:
-        os.close(directory_fd)
+        os.close(fd)
 
 
 def make_directory(path: str, mode: int = 0o755, uid: int = 0, gid: int = 0) -> bool:

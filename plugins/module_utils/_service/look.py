@@ -20,6 +20,7 @@ from .._process.rules import host_unit_reason
 from .._server.http import Server
 from .._server.ready import ReadyState
 from .._systemd.show import UnitStatus
+from .._unit.change_unit import CHANGE_UNIT
 from .._unit.env_file import read_env_file
 from .._unit.found import ManagedService, conflicts, find_managed
 from .._unit.render import wanted_files
@@ -27,10 +28,11 @@ from .._unit.slug import slug, unit_name
 from .._unit.spec import GuardSpec, ServiceSpec
 from .account import Account, look_up
 from .memory import Need
-from .plan import Orphan, Rival, View
+from .plan import Orphan, Rival, View, runner_unit_changed
 from .ports import Ports
 from .ready import Target, probe
 from .request import Request
+from .runner import runner_files
 from .wellness import unwell
 
 API_KEY = "VLLM_API_KEY"
@@ -66,13 +68,14 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     snapshot = reader.snapshot() if reader is not None else None
     gpus = _selected(request, snapshot)
     spec = checked_spec(request, gpus) if request.declares_files else None
-    statuses = ports.systemd.statuses([unit] + [service.unit for service in others])
+    statuses = ports.systemd.statuses([unit, CHANGE_UNIT] + [service.unit for service in others])
     status = statuses[unit]
     if request.declares_files:
         _refuse_masked(unit, status)
     _refuse_other_name(request, own)
     _refuse_foreign_unit(unit, status, own, ports)
     planned = _file_changes(request, spec, own, account, ports)
+    runner = tuple(changes(runner_files(ports.paths))) if request.declares_files else ()
     definition = _definition_paths(request, ports)
     target = None
     if spec is not None:
@@ -90,9 +93,12 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
         status=status,
         account_missing=request.declares_files and not account.complete,
         directories=_directories(ports) if request.declares_files else (),
+        runner=runner,
+        runner_at_boot=not request.declares_files or statuses[CHANGE_UNIT].enabled,
         changes=tuple(planned),
         definition_changed=definition_changed,
-        unit_text_changed=any(c.wanted.path.startswith(ports.paths.units + "/") and c.what != "mode" for c in planned),
+        unit_text_changed=runner_unit_changed(runner)
+        or any(c.wanted.path.startswith(ports.paths.units + "/") and c.what != "mode" for c in planned),
         stale=stale,
         unwell=ill,
         rivals=rivals,

@@ -29,6 +29,11 @@ class Outcome:
     ended_processes: List[Dict[str, Any]] = field(default_factory=list)
     touched: bool = False
 
+    def replace(self, unit: str, name: str, result: str, seconds: float) -> None:
+        """A service that had to make room was stopped. One that an earlier attempt has stopped is told once."""
+        if all(entry["unit"] != unit for entry in self.replaced):
+            self.replaced.append({"unit": unit, "name": name, "result": result, "seconds": round(seconds, 3)})
+
 
 @dataclass(frozen=True)
 class Stopped:
@@ -40,10 +45,26 @@ class Stopped:
 
 @dataclass
 class Undo:
-    """What has been changed so far and can be put back, in the order in which it was changed."""
+    """What has been, or is just about to be, changed and can be put back, in the order in which it was changed.
+
+    ``down_since`` is a time of the monotonic clock and ``down_at`` the same one of the wall clock: from then on nothing served.
+    """
 
     changes: List[FileChange] = field(default_factory=list)
     unit_text: bool = False
     stopped: List[Stopped] = field(default_factory=list)
     disabled: List[str] = field(default_factory=list)
+    enabled: List[str] = field(default_factory=list)
     started: Optional[str] = None
+    down_since: Optional[float] = None
+    down_at: Optional[float] = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to put back."""
+        return not (self.changes or self.stopped or self.disabled or self.started)
+
+    def will_stop(self, service: ManagedService, served: bool) -> None:
+        """Remember a service that is about to be stopped. What it was at the first time counts."""
+        if all(known.service.unit != service.unit for known in self.stopped):
+            self.stopped.append(Stopped(service, served))

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .._core.files import FileChange
 from .._systemd.show import UnitStatus
+from .._unit.change_unit import CHANGE_UNIT
 from .._unit.found import ManagedService
 from .request import Request
 
@@ -49,13 +50,16 @@ class View:
 
     ``stale`` says why a running process is not what its files declare; ``unwell`` says why a running server does
     not serve. Both None when there is nothing to say. ``definition_changed`` means that a file which the running
-    process has read (unit, drop-in, configuration, secrets) is about to change.
+    process has read (unit, drop-in, configuration, secrets) is about to change. ``runner`` are changes to what finishes an
+    interrupted change by itself, also at boot (``runner_at_boot``).
     """
 
     unit: str
     status: UnitStatus
     account_missing: bool = False
     directories: Tuple[str, ...] = ()
+    runner: Tuple[FileChange, ...] = ()
+    runner_at_boot: bool = True
     changes: Tuple[FileChange, ...] = ()
     definition_changed: bool = False
     unit_text_changed: bool = False
@@ -103,6 +107,11 @@ class Plan:
         return [step.to_result() for step in self.steps]
 
 
+def runner_unit_changed(runner: Sequence[FileChange]) -> bool:
+    """Whether systemd knows an older unit of what finishes changes. A new one it finds by itself."""
+    return any(change.what == "content" and change.wanted.path.endswith("/" + CHANGE_UNIT) for change in runner)
+
+
 def make_plan(request: Request, view: View) -> Plan:
     """What brings the host from ``view`` to ``request``; an empty plan when it is there already."""
     if request.state == "absent":
@@ -125,6 +134,10 @@ def _files(request: Request, view: View) -> List[Step]:
     for directory in view.directories:
         steps.append(Step("make_directory", directory, "it is missing, or the service cannot look into it"))
     words = {"created": "does not exist", "content": "differs", "mode": "has another mode or owner", "removed": "is not declared"}
+    for change in view.runner:
+        steps.append(Step("write", change.wanted.path, words[change.what]))
+    if not view.runner_at_boot:
+        steps.append(Step("enable", CHANGE_UNIT, "what a power cut interrupts has to be finished at boot"))
     for change in view.changes:
         verb = "remove" if change.what == "removed" else "write"
         steps.append(Step(verb, change.wanted.path, words[change.what]))

@@ -28,8 +28,10 @@ class Paths:
     units: str = "/etc/systemd/system"
     config: str = "/etc/vllm"
     guard: str = "/usr/local/lib/gpufleet/gpu-guard.pyz"
+    program: str = "/usr/local/lib/gpufleet/change.pyz"
     home: str = "/var/lib/vllm"
     records: str = "/var/lib/gpufleet"
+    change: str = "/var/lib/gpufleet/change"
     run: str = "/run/gpufleet"
     proc: str = "/proc"
 

@@ -10,17 +10,20 @@ end is what is seen to serve.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._core.files import restore
 from .._gpu.reader import GpuReader
+from .._gpu.types import Gpu
 from .._reclaim.ladder import stop_unit
+from .change_log import ChangeLog
 from .free import make_free
-from .look import Look, server_of
+from .look import server_of
 from .memory import Need, free_limits
 from .outcome import Stopped, Undo
+from .plan import Rival
 from .ports import Ports
 from .ready import Target, wait_ready
 from .request import Request
@@ -57,12 +60,24 @@ class Undone:
         return text + " This host may serve nothing now."
 
 
+@dataclass(frozen=True)
+class Scene:
+    """What a roll-back has to know of the host. Without ``gpus`` their memory is not looked at: the old units have guards."""
+
+    unit: str
+    gpus: Tuple[Gpu, ...] = ()
+    rivals: Tuple[Rival, ...] = ()
+
+
 class Rollback:
     """The way back from one transaction."""
 
-    def __init__(self, request: Request, look: Look, ports: Ports, reader: Optional[GpuReader], undo: Undo) -> None:
+    def __init__(
+        self, request: Request, scene: Scene, ports: Ports, reader: Optional[GpuReader], undo: Undo, log: Optional[ChangeLog] = None
+    ) -> None:
         self._request = request
-        self._look = look
+        self._scene = scene
+        self._log = log or ChangeLog()
         self._ports = ports
         self._reader = reader
         self._undo = undo
@@ -75,7 +90,7 @@ class Rollback:
         Not for a service that was started anew with the same files: there is nothing to go back to, and systemd goes
         on trying. One that was stopped and never started again has to be.
         """
-        undo, own = self._undo, self._look.view.unit
+        undo, own = self._undo, self._scene.unit
         if self._predecessors():
             return True
         if undo.changes or undo.disabled or any(stopped.service.unit != own for stopped in undo.stopped):
@@ -89,10 +104,13 @@ class Rollback:
         undo, systemd = self._undo, self._ports.systemd
         predecessors = self._predecessors()
         if predecessors and undo.started is None:
-            undo.started = self._look.view.unit
+            undo.started = self._scene.unit
         undo.stopped.extend(predecessors)
+        # First what has to serve after a power cut that comes now.
         for unit in undo.disabled:
             self._try("%s does not start at boot any more" % unit, systemd.enable, unit)
+        for unit in undo.enabled:
+            self._try("%s still starts at boot" % unit, systemd.disable, unit)
         if undo.started is not None:
             self._try("%s could not be stopped" % undo.started, self._stop, undo.started)
             self._try("%s" % undo.started, systemd.reset_failed, undo.started)
@@ -117,7 +135,7 @@ class Rollback:
         known = set(self._old_units())
         return [
             Stopped(rival.service, served=True)
-            for rival in self._look.view.rivals
+            for rival in self._scene.rivals
             if rival.enabled and rival.status.inactive and rival.service.unit not in known
         ]
 
@@ -137,9 +155,12 @@ class Rollback:
             raise GpuFleetError("its processes do not die, not even of SIGKILL")
 
     def _free(self) -> None:
-        if self._reader is None or not self._look.gpus:
+        if self._reader is None or not self._scene.gpus:
             return
-        limits = free_limits(self._look.gpus, Need(0.0), frozenset([self._look.view.unit] + self._old_units()), frozenset())
+        down = [unit for unit in self._old_units() if not self._ports.systemd.status(unit).running]
+        if not down:
+            return  # a reboot has brought them back, and the memory that is in use is theirs
+        limits = free_limits(self._scene.gpus, Need(0.0), frozenset([self._scene.unit] + down), frozenset())
         freed = make_free(limits, self._ports, self._reader, _FREE_S)
         self._undone.warnings.extend(freed.warnings)
 
@@ -180,7 +201,8 @@ class Rollback:
 
         def serve() -> None:
             target = Target(service.unit, service.served_name, server_of(service, self._ports), self._request.smoke)
-            wait_ready(target, systemd, clock, max(1.0, deadline.remaining), systemd.status(service.unit).n_restarts)
+            restarts = systemd.status(service.unit).n_restarts
+            wait_ready(target, systemd, clock, max(1.0, deadline.remaining), restarts, self._log.seen)
 
         if self._try("%s does not serve %s again" % (service.unit, service.served_name), serve):
             self._undone.said.append("%s serves %s again" % (service.unit, service.served_name))

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .._core.errors import GpuFleetError
-from .._core.files import diff_of
+from .._core.files import FileChange, diff_of
 from .._core.host_lock import HostLock
 from .._gpu.reader import GpuReader
 from .._preflight.report import Report, line_of
+from .change_log import ChangeLog
 from .checks import refusal, run_checks
 from .look import Look, look
-from .outcome import Outcome
+from .outcome import Outcome, Undo
 from .plan import Plan, diff_of_plan, make_plan
 from .ports import Ports
 from .request import Request
@@ -49,7 +50,7 @@ class ServiceResult:
             "changed": self.changed,
             "unit": self.look.view.unit,
             "actions": self.plan.to_result(),
-            "files": [change.to_result() for change in self.look.view.changes],
+            "files": [change.to_result() for change in _files(self.look)],
             "status": self.status,
             "serving_before": serving(self.look),
             "ready": bool(ready is not None and ready.ready),
@@ -68,10 +69,14 @@ class ServiceResult:
             result["gpus_before"] = self.gpus_before
             result["gpus_after"] = self.gpus_after
         if diff:
-            entries = diff_of(list(self.look.view.changes))
+            entries = diff_of(_files(self.look))
             steps = diff_of_plan(self.plan)
             result["diff"] = entries + ([steps] if steps is not None else [])
         return result
+
+
+def _files(seen: Look) -> List[FileChange]:
+    return list(seen.view.runner) + list(seen.view.changes)
 
 
 def serving(seen: Look) -> List[str]:
@@ -83,62 +88,109 @@ def serving(seen: Look) -> List[str]:
 _NO_TIME = dict.fromkeys(("preflight", "drain", "stop", "settle", "load", "total", "downtime"), 0.0)
 
 
-def run(request: Request, ports: Ports, check_mode: bool) -> ServiceResult:
-    """Bring one service to its declared state; in check mode say what that would take.
+def run(request: Request, ports: Ports, check_mode: bool, gate: Optional[Callable[[], None]] = None) -> ServiceResult:
+    """Bring one service to its declared state in this very process; in check mode say what that would take.
 
-    Raises GpuFleetError with everything that was done attached.
+    ``gate`` is called when this run alone may change services on this host, and raises when it must not all the same. Raises
+    GpuFleetError with everything that was done attached.
     """
     begun = ports.clock.monotonic()
-    problem = ports.systemd.available()
-    if problem is not None:
-        raise GpuFleetError(problem)
+    refuse_without_systemd(ports)
     with ExitStack() as stack:
         reader = None
         if request.declares_files:
             reader = stack.enter_context(ports.open_reader())
         if not check_mode:
-            stack.enter_context(HostLock(ports.paths.run, "vllm_service %s %s" % (request.state, request.name)))
-        return _run(request, ports, check_mode, reader, begun)
+            stack.enter_context(HostLock(ports.paths.run, purpose(request)))
+            if gate is not None:
+                gate()
+        one = Run(request, ports, reader, begun)
+        one.examine(remember=not check_mode)
+        return one.planned() if check_mode else one.carry_out()
 
 
-def _run(request: Request, ports: Ports, check_mode: bool, reader: Optional[GpuReader], begun: float) -> ServiceResult:
-    clock = ports.clock
-    try:
-        seen = look(request, ports, reader)
-    except GpuFleetError as exc:
-        raise GpuFleetError("%s Nothing was touched." % exc.msg, **exc.result) from exc
-    plan = make_plan(request, seen.view)
-    outcome = Outcome(ready=seen.serves)
-    report: Optional[Report] = None
-    refuses = False
-    if request.wants_running and request.preflight != "skip":
-        report = run_checks(request, seen, plan, ports, remember=not check_mode)
-        # What serves as declared is its own proof: there is nothing to refuse, but something to hear.
-        refuses = request.preflight == "enforce" and plan.has("start")
-        outcome.warnings.extend(line_of(check) for check in report.notable if check.status == "warn" or not refuses)
-    outcome.timings["preflight"] = round(clock.monotonic() - begun, 3)
+def purpose(request: Request) -> str:
+    """What a run says of itself to those who would have to wait for it."""
+    return "vllm_service %s %s" % (request.state, request.name)
 
-    def result(changed: bool) -> ServiceResult:
-        outcome.timings["total"] = round(clock.monotonic() - begun, 3)
+
+def refuse_without_systemd(ports: Ports) -> None:
+    """Raise GpuFleetError on a host on which no unit can be managed."""
+    problem = ports.systemd.available()
+    if problem is not None:
+        raise GpuFleetError(problem)
+
+
+class Run:
+    """One look at a host for the sake of one request, and what is made of it."""
+
+    def __init__(self, request: Request, ports: Ports, reader: Optional[GpuReader], begun: float) -> None:
+        """``begun`` is the time of the monotonic clock from which on the run's time counts."""
+        self._request = request
+        self._ports = ports
+        self._reader = reader
+        self._begun = begun
+        self._report: Optional[Report] = None
+        self.outcome = Outcome()
+
+    def examine(self, remember: bool) -> None:
+        """Look, plan and check; ``remember`` lets what vLLM was asked be kept. Raises GpuFleetError when it cannot work here."""
+        request, ports = self._request, self._ports
+        try:
+            self.seen = look(request, ports, self._reader)
+        except GpuFleetError as exc:
+            raise GpuFleetError("%s Nothing was touched." % exc.msg, **exc.result) from exc
+        self.plan = make_plan(request, self.seen.view)
+        outcome = self.outcome
+        outcome.ready = self.seen.serves
+        refuses = False
+        if request.wants_running and request.preflight != "skip":
+            self._report = run_checks(request, self.seen, self.plan, ports, remember=remember)
+            # What serves as declared is its own proof: there is nothing to refuse, but something to hear.
+            refuses = request.preflight == "enforce" and self.plan.has("start")
+            outcome.warnings.extend(line_of(check) for check in self._report.notable if check.status == "warn" or not refuses)
+        outcome.timings["preflight"] = round(ports.clock.monotonic() - self._begun, 3)
+        if self._report is not None and self._report.failed and refuses:
+            raise GpuFleetError(refusal(request, self._report), **self.result(False).to_result())
+
+    @property
+    def moves_servers(self) -> bool:
+        """Whether a server is stopped, started, or waited for: what takes minutes, and must not be left half-way."""
+        if not self._request.wants_running:
+            return False
+        seen = self.seen.serves
+        return self.plan.has("stop", "start") or seen is None or seen.stage == "loading"
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.plan.changed and not self.moves_servers
+
+    def planned(self) -> ServiceResult:
+        """What would be done."""
+        self.outcome.replaced = _would_replace(self.seen, self.plan)
+        return self.result(self.plan.changed, now=False)
+
+    def carry_out(self, log: Optional[ChangeLog] = None, undo: Optional[Undo] = None) -> ServiceResult:
+        """Do it. Raises GpuFleetError with everything that was done attached."""
+        transaction = Transaction(self._request, self.seen, self.plan, self._ports, self._reader, self.outcome, log, undo)
+        try:
+            transaction.run()
+        except GpuFleetError as exc:
+            told = self.result(self.outcome.touched).to_result(diff=True)
+            told.update(exc.result)
+            told["warnings"] = list(self.outcome.warnings)
+            raise GpuFleetError(exc.msg, **told) from exc
+        return self.result(self.outcome.touched)
+
+    def result(self, changed: bool, now: bool = True) -> ServiceResult:
+        """What there is to return at this moment; with ``now`` the GPUs are read again if something has changed."""
+        ports, seen, outcome = self._ports, self.seen, self.outcome
+        outcome.timings["total"] = round(ports.clock.monotonic() - self._begun, 3)
         before = [gpu.to_dict() for gpu in seen.gpus]
-        after = _gpus_now(reader, seen, outcome) if reader is not None and changed and not check_mode else before
+        after = _gpus_now(self._reader, seen, outcome) if self._reader is not None and changed and now else before
         status = _status_now(ports, seen, outcome)
-        return ServiceResult(changed, seen, plan, outcome, report, status, before, after, request.wants_running)
-
-    if report is not None and report.failed and refuses:
-        raise GpuFleetError(refusal(request, report), **result(False).to_result())
-    if check_mode:
-        outcome.replaced = _would_replace(seen, plan)
-        return result(plan.changed)
-    transaction = Transaction(request, seen, plan, ports, reader, outcome)
-    try:
-        transaction.run()
-    except GpuFleetError as exc:
-        told = result(outcome.touched).to_result(diff=True)
-        told.update(exc.result)
-        told["warnings"] = list(outcome.warnings)
-        raise GpuFleetError(exc.msg, **told) from exc
-    return result(outcome.touched)
+        return ServiceResult(changed, seen, self.plan, outcome, self._report, status, before, after, self._request.wants_running)
 
 
 def _would_replace(seen: Look, plan: Plan) -> List[Dict[str, Any]]:

@@ -9,42 +9,55 @@ then hand over the place at boot. Whatever fails before the new server serves is
 
 from __future__ import annotations
 
+import glob
+import os
 import traceback
 from typing import Any, Callable, List, Optional, Sequence
 
 from .._core.errors import GpuFleetError
-from .._core.files import FileChange, apply_change, make_directory
+from .._core.files import FileChange, apply_change, sync_directory
 from .._gpu.reader import GpuReader
 from .._reclaim.types import StoppedUnit
 from .._reclaim.units import UnitRef, stop_units
+from .._unit.change_unit import CHANGE_UNIT
 from .._unit.found import ManagedService
-from .account import create
+from .change_log import COMMITTING, ROLLING_BACK, STAGING, STARTING, STOPPING, ChangeLog
 from .drain import drain
 from .explain import explain
 from .free import make_free
 from .look import Look, server_of
 from .memory import free_limits
-from .outcome import Outcome, Stopped, Undo
+from .outcome import Outcome, Undo
 from .plan import Plan
 from .ports import Ports
+from .prepare import prepare, prepared_steps
 from .ready import NotReady, wait_ready
 from .request import Request
-from .rollback import Rollback
+from .rollback import Rollback, Scene
 
 
 class Transaction:
     """One plan, carried out once."""
 
     def __init__(
-        self, request: Request, look: Look, plan: Plan, ports: Ports, reader: Optional[GpuReader], outcome: Outcome
+        self,
+        request: Request,
+        look: Look,
+        plan: Plan,
+        ports: Ports,
+        reader: Optional[GpuReader],
+        outcome: Outcome,
+        log: Optional[ChangeLog] = None,
+        undo: Optional[Undo] = None,
     ) -> None:
+        """``undo`` is what an earlier attempt at the same change, which was interrupted, has left to be put back."""
         self._request = request
         self._look = look
         self._plan = plan
         self._ports = ports
         self._reader = reader
-        self._undo = Undo()
-        self._down_since: Optional[float] = None
+        self._log = log or ChangeLog()
+        self._undo = undo or Undo()
         self.outcome = outcome
 
     def run(self) -> Outcome:
@@ -65,22 +78,22 @@ class Transaction:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _stage_files(self) -> None:
-        if self._plan.has("create_user"):
-            self.outcome.touched = True
-            create(self._look.account, self._ports.paths.home, self._ports.runner)
-        for directory in self._plan.targets("make_directory"):
-            self.outcome.touched |= make_directory(directory)
+        self.outcome.touched |= bool(prepared_steps(self._look, self._plan))
+        prepare(self._look, self._plan, self._ports)
         if self._request.state != "absent":  # what is removed goes after it has been stopped
             self._write(self._look.view.changes)
 
     def _write(self, changes: Sequence[FileChange]) -> None:
+        if changes:
+            self._undo.changes.extend(changes)
+            self._log.intend(STAGING, self._undo)
         for change in changes:
             self.outcome.touched = True
-            self._undo.changes.append(change)
             apply_change(change)
         if self._plan.has("daemon_reload"):
-            self.outcome.touched = True
             self._undo.unit_text = True
+            self._log.intend(STAGING, self._undo)
+            self.outcome.touched = True
             self._ports.systemd.daemon_reload()
 
     def _stop_what_is_replaced(self) -> None:
@@ -92,22 +105,22 @@ class Transaction:
             service = rival.service if rival is not None else self._look.own
             if unit in drained and service is not None:
                 self._timed("drain", self._drain, service)
-        if units:
-            self._down_since = self._ports.clock.monotonic()
-            self.outcome.touched = True
         # Remembered before they are stopped: if a stop fails half-way, the roll-back has to know of it.
         for unit in units:
             rival = rivals.get(unit)
             service = rival.service if rival is not None else self._look.own
             status = rival.status if rival is not None else view.status
             if service is not None:
-                self._undo.stopped.append(Stopped(service, served=status.running))
+                self._undo.will_stop(service, served=status.running)
+        if units:
+            if self._undo.down_since is None:
+                self._undo.down_since, self._undo.down_at = self._ports.clock.monotonic(), self._ports.clock.time()
+            self._log.intend(STOPPING, self._undo)
+            self.outcome.touched = True
         for stopped in self._timed("stop", self._stop, units):
             rival = rivals.get(stopped.unit)
             if rival is not None:
-                self.outcome.replaced.append(
-                    {"unit": stopped.unit, "name": rival.service.name, "result": stopped.result, "seconds": round(stopped.seconds, 3)}
-                )
+                self.outcome.replace(stopped.unit, rival.service.name, stopped.result, stopped.seconds)
         if self._request.state == "absent":
             for unit in plan.targets("disable"):
                 self._undo.disabled.append(unit)
@@ -144,8 +157,9 @@ class Transaction:
     def _start(self) -> None:
         unit = self._look.view.unit
         self._timed("settle", self._make_free)
-        self.outcome.touched = True
         self._undo.started = unit
+        self._log.intend(STARTING, self._undo, {"replaced": self.outcome.replaced})
+        self.outcome.touched = True
         self._ports.systemd.reset_failed(unit)
         self._timed("load", self._start_and_await, unit)
         self._up_again()
@@ -168,13 +182,16 @@ class Transaction:
         if self._look.target is None:
             raise GpuFleetError("It is not known what %s serves." % self._look.view.unit)
         timeout = self._request.ready_timeout
-        self.outcome.ready = wait_ready(self._look.target, self._ports.systemd, self._ports.clock, timeout, restarts)
+        self.outcome.ready = wait_ready(
+            self._look.target, self._ports.systemd, self._ports.clock, timeout, restarts, self._log.seen
+        )
 
     def _await_what_runs(self) -> None:
         """A server that was left alone: it serves, or it is still loading and waited for, or it is only busy."""
         seen = self._look.serves
         if seen is None or seen.stage == "loading":
-            self._await(self._look.view.status.n_restarts)
+            self._timed("load", self._await, self._look.view.status.n_restarts)
+            self._up_again()
         elif not seen.ready:
             self.outcome.warnings.append(
                 "%s makes tokens, but was too busy to answer this run's own request: %s." % (self._look.view.unit, seen.detail)
@@ -184,13 +201,15 @@ class Transaction:
         """Boot-time starts. A fault here undoes nothing: the new server serves, and two loads are no price for a link."""
         if self._request.state == "absent":
             return
+        on, off = [unit for unit in self._plan.targets("enable") if unit != CHANGE_UNIT], self._plan.targets("disable")
+        if self._request.wants_running:
+            self._log.phase("commit")
+            # Only of use to whoever finds this change interrupted here, and the new server dead.
+            self._undo.enabled, self._undo.disabled = list(on), list(off)
+            self._log.intend(COMMITTING, self._undo, {"replaced": self.outcome.replaced, "enable": on, "disable": off})
         try:
-            for unit in self._plan.targets("enable"):
-                self.outcome.touched = True
-                self._ports.systemd.enable(unit)
-            for unit in self._plan.targets("disable"):
-                self.outcome.touched = True
-                self._ports.systemd.disable(unit)
+            switch_boot(on, off, self._ports)
+            self.outcome.touched |= bool(on or off)
             for unit in self._plan.targets("stop"):
                 if unit != self._look.view.unit:
                     self._ports.systemd.reset_failed(unit)  # one that had to be killed is no failure to be alarmed by
@@ -200,11 +219,12 @@ class Transaction:
             ) from exc
 
     def _up_again(self) -> None:
-        if self._down_since is not None:
-            self.outcome.timings["downtime"] = round(self._ports.clock.monotonic() - self._down_since, 3)
+        if self._undo.down_since is not None:
+            self.outcome.timings["downtime"] = round(self._ports.clock.monotonic() - self._undo.down_since, 3)
 
     def _timed(self, phase: str, work: Callable[..., Any], *arguments: Any) -> Any:
         begun = self._ports.clock.monotonic()
+        self._log.phase(phase)
         try:
             return work(*arguments)
         finally:
@@ -215,16 +235,25 @@ class Transaction:
 
     def _failed(self, cause: Exception) -> GpuFleetError:
         """Undo what can be undone; the error to raise, with what happened, in the order in which a person needs it."""
+        self._log.may_undo()
         self.outcome.ready = None
-        if self._down_since is not None:
+        if self._undo.down_since is not None:
             self.outcome.timings["downtime"] = None  # it lasts, until something is seen to serve again
         result = dict(cause.result) if isinstance(cause, GpuFleetError) else {"exception": traceback.format_exc()}
         msg = self._explained(cause)
         if not self._request.rollback:
             return GpuFleetError(msg + "\nNothing was put back, as rollback is off.", **result)
-        rollback = Rollback(self._request, self._look, self._ports, self._reader, self._undo)
+        view = self._look.view
+        scene = Scene(view.unit, self._look.gpus, view.rivals)
+        rollback = Rollback(self._request, scene, self._ports, self._reader, self._undo, self._log)
         if not rollback.needed:
             return GpuFleetError(msg, **result)
+        failure = dict(result, msg=msg)
+        if self.outcome.diagnosis is not None:
+            failure["diagnosis"] = self.outcome.diagnosis
+        self._log.phase("rollback")
+        more = {"replaced": self.outcome.replaced, "failure": failure}
+        self.outcome.warnings.extend(self._log.try_to_intend(ROLLING_BACK, self._undo, more))
         undone = rollback.run()
         self.outcome.rolled_back = undone.complete
         self.outcome.warnings.extend(undone.warnings)
@@ -245,6 +274,29 @@ class Transaction:
         if diagnosis.advice:
             msg += " " + _sentence(diagnosis.advice)
         return msg + "\nSeen: %s" % _sentence(cause.msg)
+
+
+def switch_boot(on: Sequence[str], off: Sequence[str], ports: Ports) -> None:
+    """What starts at boot: the new before the old, and each on disk before the next, so that a power cut never finds neither."""
+    for unit in on:
+        ports.systemd.enable(unit)
+    if on:
+        _sync_links(ports)
+    for unit in off:
+        ports.systemd.disable(unit)
+    if off:
+        _sync_links(ports)
+
+
+def _sync_links(ports: Ports) -> None:
+    """systemctl makes and removes links, and leaves it to the kernel when they come to the disk."""
+    try:
+        for kind in ("wants", "requires"):
+            for directory in glob.iglob(os.path.join(glob.escape(ports.paths.units), "*." + kind)):
+                sync_directory(directory)
+        sync_directory(ports.paths.units)
+    except OSError as exc:
+        raise GpuFleetError("What starts at boot could not be brought to the disk: %s." % exc) from exc
 
 
 def _sentence(text: str) -> str:

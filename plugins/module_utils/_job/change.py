@@ -1,0 +1,194 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the module does: everything that is over in a moment in its own process, everything else as a job of the host."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, Dict, Mapping, Optional
+
+from .._core.errors import GpuFleetError
+from .._core.files import diff_of
+from .._core.host_lock import HostLock
+from .._service.interrupts import shielded
+from .._service.ports import Ports
+from .._service.prepare import prepare, prepared_steps
+from .._service.request import Request
+from .._service.run import Run, ServiceResult, purpose, refuse_without_systemd
+from .._service.run import run as run_here
+from .._unit.change_unit import CHANGE_UNIT
+from .._unit.slug import unit_name
+from . import main as _main
+from . import underway
+from .job import current_boot
+from .origin import began_by
+from .record import Record, digest_of, new_id
+from .store import Store
+
+# What Ansible sends to a host is what is imported, and the program that runs the job is packed there.
+_SENT_ALONG = (_main,)
+# Another module that begins a change, or finds that it may not, holds the lock for no longer than this.
+_LOCK_S = 3.0
+_PAUSE_S = 0.05
+
+
+def change(params: Mapping[str, Any], request: Request, ports: Ports, check_mode: bool, wait: bool = True) -> Dict[str, Any]:
+    """The module's result, with ``warnings``; with ``failed`` and ``msg`` when a job has failed.
+
+    ``params`` are what ``request`` was made from. Raises GpuFleetError, with everything that was done attached, for what
+    fails in this process.
+    """
+    refuse_without_systemd(ports)
+    store = Store(ports.paths.change)
+    while True:
+        found = store.load()
+        if found is None:
+            done = _without_one_under_way(params, request, ports, check_mode, wait, store)
+            if done is not None:
+                return done
+        elif found["digest"] == digest_of(request):
+            return _the_same(found, request, ports, check_mode, wait, store)
+        elif check_mode or not underway.abandoned(found, ports):
+            raise underway.refusal(found, ports)
+        else:
+            _clear(found, ports, store)
+
+
+# -- nothing is under way ----------------------------------------------------------------------------------------------
+
+
+def _without_one_under_way(
+    params: Mapping[str, Any], request: Request, ports: Ports, check_mode: bool, wait: bool, store: Store
+) -> Optional[Dict[str, Any]]:
+    """None when one has begun meanwhile."""
+    begun = ports.clock.monotonic()
+    if not request.wants_running:
+        return _here(request, ports, check_mode, store)
+    with ExitStack() as stack:
+        reader = stack.enter_context(ports.open_reader())
+        one = Run(request, ports, reader, begun)
+        one.examine(remember=not check_mode)
+        if check_mode:
+            return _plain(one.planned())
+        if one.idle:
+            return _plain(one.result(False))
+        if one.moves_servers:
+            record = _begin(params, request, one, begun, ports, store)
+            if record is None:
+                return None
+            if not wait:
+                return dict(_plain(one.planned()), changed=True, ready=False, job=_job(record.id, False))
+    if one.moves_servers and record is not None:
+        return dict(underway.wait_for_end(record.id, store, ports), job=_job(record.id, False))
+    return _here(request, ports, check_mode, store)
+
+
+def _here(request: Request, ports: Ports, check_mode: bool, store: Store) -> Dict[str, Any]:
+    def gate() -> None:
+        found = store.load()
+        if found is not None:
+            raise underway.refusal(found, ports)
+
+    with shielded():
+        return _plain(run_here(request, ports, check_mode, gate))
+
+
+def _begin(
+    params: Mapping[str, Any], request: Request, one: Run, begun: float, ports: Ports, store: Store
+) -> Optional[Record]:
+    """Write down what is to be done, and have systemd do it. None when another change has begun meanwhile.
+
+    Dying in between leaves a record without a job: whoever runs the same again starts it.
+    """
+    clock = ports.clock
+    runner = list(one.seen.view.runner)
+    record = Record(
+        id=new_id(), digest=digest_of(request), params=dict(params), purpose=purpose(request), unit=one.seen.view.unit, by=began_by(),
+        at=clock.time() - (clock.monotonic() - begun), monotonic=begun, boot_id=current_boot(),
+        prepared={
+            "actions": [step.to_result() for step in prepared_steps(one.seen, one.plan)],
+            "files": [each.to_result() for each in runner],
+            "diff": diff_of(runner),
+        },
+    )
+    with shielded():
+        if not _create(record, one, ports, store):
+            return None
+        underway.start(ports)
+    return record
+
+
+def _create(record: Record, one: Run, ports: Ports, store: Store) -> bool:
+    end = ports.clock.monotonic() + _LOCK_S
+    while True:
+        try:
+            with HostLock(ports.paths.run, record.purpose):
+                if store.exists():
+                    return False
+                prepare(one.seen, one.plan, ports, reload=True)
+                return store.create(record.to_json())
+        except GpuFleetError as exc:
+            if store.exists():
+                return False
+            if "lock_holder" not in exc.result or ports.clock.monotonic() >= end:
+                raise
+        ports.clock.sleep(_PAUSE_S)
+
+
+# -- one is under way --------------------------------------------------------------------------------------------------
+
+
+def _the_same(
+    found: Mapping[str, Any], request: Request, ports: Ports, check_mode: bool, wait: bool, store: Store
+) -> Dict[str, Any]:
+    if wait and not check_mode:
+        if underway.abandoned(found, ports) or ports.systemd.status(CHANGE_UNIT).inactive:
+            underway.start(ports)
+        return dict(underway.wait_for_end(found["id"], store, ports), job=_job(found["id"], True))
+    if not check_mode and underway.abandoned(found, ports):
+        underway.start(ports)
+    return _followed(found, request, ports)
+
+
+def _followed(found: Mapping[str, Any], request: Request, ports: Ports) -> Dict[str, Any]:
+    """What there is to return while it is under way."""
+    told = found.get("told") or {}
+    reason = "this very change is under way: %s" % underway.story(found, ports)
+    return {
+        "changed": True,
+        "unit": unit_name(request.name),
+        "actions": [{"action": "follow", "target": CHANGE_UNIT, "reason": reason}],
+        "files": [],
+        "status": ports.systemd.status(unit_name(request.name)).to_result(),
+        "serving_before": told.get("serving_before", []),
+        "ready": False,
+        "served_models": [],
+        "replaced": [],
+        "rolled_back": False,
+        "timings": dict.fromkeys(("preflight", "drain", "stop", "settle", "load", "total", "downtime"), 0.0),
+        "gpus_before": told.get("gpus_before", []),
+        "gpus_after": [],
+        "job": _job(found["id"], True),
+        "warnings": [],
+    }
+
+
+def _clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
+    """Bring somebody else's change to an end whose job is gone, so that a look at the host means something."""
+    if found["attempts"] == 0:
+        with HostLock(ports.paths.run, "clearing up"):
+            again = store.load()
+            if again is not None and again["id"] == found["id"] and again["attempts"] == 0:
+                store.discard()  # nothing of it was ever carried out
+        return
+    underway.start(ports)
+    underway.wait_for_end(found["id"], store, ports)
+
+
+def _job(change_id: str, attached: bool) -> Dict[str, Any]:
+    return {"id": change_id, "unit": CHANGE_UNIT, "attached": attached}
+
+
+def _plain(done: ServiceResult) -> Dict[str, Any]:
+    return dict(done.to_result(diff=True), warnings=list(done.warnings))

@@ -1,0 +1,208 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The job: carries out the change whose record it finds, or brings one to an end that was interrupted.
+
+What is found tells what happened. A record that was never tried is a change that begins. One that was tried is a change
+whose job died: by SIGKILL (systemd has started it again), or with the host (this is the next boot).
+
+* The new server was seen to serve: the rest is done.
+* The job died once and the host did not: the change is tried once more, from a fresh look.
+* Otherwise (it died again; the host went down, perhaps because of what was being tried; it was being undone): it is undone.
+
+Whatever fails then is undone to the state before the *first* attempt: that is in the record. The record is removed only
+when the host is at rest again, so that dying here leads here again.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Dict
+
+from .._core.errors import GpuFleetError
+from .._core.host_lock import HostLock
+from .._gpu.reader import GpuReader, open_reader
+from .._service.change_log import COMMITTING
+from .._service.parameters import to_request
+from .._service.ports import Ports
+from .._service.request import Request
+from .._service.run import Run
+from .._service.transaction import switch_boot
+from .job_log import JobLog
+from .progress import PATH, Progress
+from .record import Record
+from .recovery import TOO_MANY, Recovery
+from .scrub import Scrub, scrubber
+from .signals import Leave, Signals
+from .store import Store
+from .watch import Watch
+
+# A module that has just begun this change, or refuses another, holds the lock for a moment.
+_LOCK_S = 60.0
+_PAUSE_S = 0.05
+# At boot the driver comes when it comes.
+_DRIVER_S = 120.0
+_DRIVER_PAUSE_S = 2.0
+_WATCH_TIMEOUT_S = 5.0
+
+
+def run() -> int:
+    """The program's ``run``; the exit status: 0 whatever came of the change, as long as it was brought to an end."""
+    ports = Ports()
+    signals = Signals(ports.runner)
+    try:
+        with signals.handled():
+            Job(ports, Store(ports.paths.change), signals, current_boot(), PATH).run()
+    except Leave as leave:
+        sys.stderr.write("Left as it is, for the next boot to go on: %s.\n" % leave)
+    except GpuFleetError as exc:
+        sys.stderr.write("%s\n" % exc.msg)
+        return 1
+    return 0
+
+
+def current_boot() -> str:
+    """The kernel's name for this boot."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
+        return handle.read().strip()
+
+
+class Job:
+    """One run of the job. ``boot`` names this boot of the host."""
+
+    def __init__(self, ports: Ports, store: Store, signals: Signals, boot: str, progress: str) -> None:
+        self._ports = ports
+        self._store = store
+        self._signals = signals
+        self._boot = boot
+        self._path = progress
+
+    def run(self) -> None:
+        """Bring the change to an end. Raises GpuFleetError when that could not even be tried; the record stays then."""
+        if not self._store.exists():
+            return
+        with self._lock():
+            found = self._store.load()
+            if found is None:
+                return
+            record = Record.from_json(found)
+            record.attempts += 1
+            try:
+                self._store.save(record.to_json())
+            except GpuFleetError as exc:
+                sys.stderr.write("%s\n" % exc.msg)
+                record.attempts = max(record.attempts, TOO_MANY)  # nothing new is begun with a disk that is full
+            request = to_request(record.params)
+            scrub = scrubber(request.secrets.values())
+            progress = self._progress(record)
+            try:
+                result = scrub(self._result(record, request, progress, scrub))
+            except Exception as exc:
+                # Not even the roll-back knew of this. Started again, the job finds the record and tries again.
+                raise GpuFleetError("An unforeseen fault: %s" % scrub.text(traceback.format_exc())) from exc
+            self._store.finish({"id": record.id, "digest": record.digest, "ended": self._ports.clock.time(), "result": result})
+        word = "rolled back" if result.get("rolled_back") else "failed" if result.get("failed") else "done"
+        progress.tell(phase="done", phase_since=self._ports.clock.time(), done=True, outcome=word)
+        sys.stderr.write("%s: %s\n" % (record.purpose, word))
+
+    # -- what is done ----------------------------------------------------------------------------------------------
+
+    def _result(self, record: Record, request: Request, progress: Progress, scrub: Scrub) -> Dict[str, Any]:
+        with ExitStack() as stack:
+            reader = stack.enter_context(self._ports.open_reader())
+            log = JobLog(record, self._store, progress, self._signals, scrub, self._ports)
+            recovery = Recovery(record, request, self._ports, reader, log, self._boot)
+            why = recovery.reason
+            if why is not None:
+                return recovery.roll_back(why)
+            return self._forward(record, request, reader, log, recovery, stack)
+
+    def _forward(
+        self, record: Record, request: Request, reader: GpuReader, log: JobLog, recovery: Recovery, stack: ExitStack
+    ) -> Dict[str, Any]:
+        again = record.attempts > 1
+        if again and record.stage == COMMITTING:
+            switch_boot(record.more["enable"], record.more["disable"], self._ports)
+        if record.undo.started is not None and request.state == "restarted":
+            request = replace(request, state="started")  # it has been restarted: what runs now is what was asked for
+        one = Run(request, self._ports, reader, self._begun(record))
+        try:
+            log.phase("preflight")
+            self._examine(one, patient=record.boot_id != self._boot)
+        except GpuFleetError as exc:
+            if record.undo.empty or record.stage == COMMITTING:
+                return recovery.told(dict(exc.result, msg=exc.msg, failed=True))
+            return recovery.roll_back("%s, and then: %s" % (recovery.interrupted, exc.msg))
+        for entry in record.more.get("replaced", []):
+            one.outcome.replace(entry["unit"], entry["name"], entry["result"], entry["seconds"])
+        for each in record.undo.stopped:
+            if each.service.unit not in [record.unit] + one.plan.targets("stop"):
+                one.outcome.replace(each.service.unit, each.service.name, "stopped", 0.0)
+        watch = Watch(one.seen.view.gpus, _watching_reader, self._ports.runner, self._ports.clock)
+        stack.callback(watch.close)
+        log.watch(watch)
+        if record.told is None:
+            record.told = one.result(False).to_result(diff=True)
+        try:
+            done = one.carry_out(log, record.undo)
+        except GpuFleetError as exc:
+            return recovery.told(dict(exc.result, msg=exc.msg, failed=True))
+        return recovery.told(dict(done.to_result(diff=True), warnings=list(done.warnings)))
+
+    def _examine(self, one: Run, patient: bool) -> None:
+        end = self._ports.clock.monotonic() + (_DRIVER_S if patient else 0.0)
+        while True:
+            try:
+                one.examine(remember=True)
+                return
+            except GpuFleetError:
+                if self._ports.clock.monotonic() >= end:
+                    raise
+            self._ports.clock.sleep(_DRIVER_PAUSE_S)
+
+    # -- around it -------------------------------------------------------------------------------------------------
+
+    def _begun(self, record: Record) -> float:
+        """When it began, on the monotonic clock of this boot."""
+        if record.boot_id == self._boot:
+            return record.monotonic
+        return self._ports.clock.monotonic() - max(0.0, self._ports.clock.time() - record.at)
+
+    def _progress(self, record: Record) -> Progress:
+        fixed = {
+            "service": to_request(record.params).name, "unit": record.unit, "purpose": record.purpose, "by": record.by,
+            "since": record.at, "done": False,
+        }
+        return Progress(self._path, record.id, **fixed)
+
+    def _lock(self) -> HostLock:
+        """The lock, as soon as it can be had."""
+        record = self._store.load() or {}
+        end = self._ports.clock.monotonic() + _LOCK_S
+        return _Patient(self._ports.paths.run, str(record.get("purpose", "a change")), end, self._ports)
+
+
+class _Patient(HostLock):
+    """A lock that is waited for."""
+
+    def __init__(self, directory: str, purpose: str, end: float, ports: Ports) -> None:
+        super().__init__(directory, purpose)
+        self._end = end
+        self._clock = ports.clock
+
+    def __enter__(self) -> "_Patient":
+        while True:
+            try:
+                super().__enter__()
+                return self
+            except GpuFleetError:
+                if self._clock.monotonic() >= self._end:
+                    raise
+            self._clock.sleep(_PAUSE_S)
+
+
+def _watching_reader() -> GpuReader:
+    return open_reader(timeout=_WATCH_TIMEOUT_S, quick=True)

@@ -1,0 +1,49 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The program ``change.pyz`` on a host.
+
+    change.pyz run                                  the job: carries out or finishes the change that was begun (root)
+    change.pyz follow ID [--after SEQ] [--for S]    one line of JSON: how far it is, as soon as that is news (anybody)
+    change.pyz result ID [--for S]                  one line of JSON: what came of it, once it has ended (root)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import List
+
+
+def main(argv: List[str]) -> int:
+    """Run one of them; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="change.pyz", description="A change of this host's vLLM services.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="carry out or finish the change that was begun (root)")
+    follow = commands.add_parser("follow", help="print how far a change is, as soon as that is news")
+    follow.add_argument("id", metavar="ID", help="the change's id, or `-` for the one that is under way or was last")
+    follow.add_argument("--after", metavar="SEQ", type=int, default=0, help="the number of the last news that is known (0)")
+    follow.add_argument("--for", metavar="SECONDS", type=float, default=10.0, dest="seconds", help="how long to wait for news (10)")
+    result = commands.add_parser("result", help="print what came of a change, once it has ended (root)")
+    result.add_argument("id", metavar="ID", help="the change's id")
+    result.add_argument("--for", metavar="SECONDS", type=float, default=0.0, dest="seconds", help="how long to wait for its end (0)")
+    options = parser.parse_args(argv)
+    # What is not needed is not loaded: following is done once a second.
+    if options.command == "follow":
+        from .progress import follow as wait_for_news
+
+        print(json.dumps(wait_for_news(options.id, options.after, options.seconds)))
+        return 0
+    if options.command == "result":
+        from .store import wait_for_result
+
+        print(json.dumps(wait_for_result(options.id, options.seconds)))
+        return 0
+    from .job import run
+
+    try:
+        return run()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the record stays, and the job's unit goes on with it\n")
+        return 130

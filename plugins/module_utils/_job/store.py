@@ -1,0 +1,138 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the one change that is under way is written down, and what came of the last one.
+
+``record.json`` exists from before the first step of a change until after its last one: making it is the mutex between
+changes, and finding it is how an interrupted change is known. It holds secrets (0600 in a directory of 0700);
+``last.json`` does not, but what is in it is nobody's business either. Everything written here is on disk when the call returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from typing import Any, Dict, Optional, Tuple
+
+from .._core.errors import GpuFleetError
+from .._core.files import make_directory, sync_directory
+
+DIRECTORY = "/var/lib/gpufleet/change"
+_RECORD, _LAST = "record.json", "last.json"
+_PAUSE_S = 0.1
+
+
+class Store:
+    """The files in one directory. Every failure is a GpuFleetError that names the file."""
+
+    def __init__(self, directory: str = DIRECTORY) -> None:
+        self._directory = directory
+        self._record = os.path.join(directory, _RECORD)
+        self._last = os.path.join(directory, _LAST)
+        self._read: Tuple[Any, Optional[Dict[str, Any]]] = (None, None)
+
+    def create(self, record: Dict[str, Any]) -> bool:
+        """Begin a change; False when another one has begun meanwhile. Never seen half-written."""
+        os.makedirs(os.path.dirname(self._directory), mode=0o755, exist_ok=True)
+        make_directory(self._directory, 0o700, os.geteuid(), os.getegid())
+        temporary = self._write(record)
+        try:
+            os.link(temporary, self._record)
+        except FileExistsError:
+            return False
+        except OSError as exc:
+            raise GpuFleetError("Cannot write %s: %s." % (self._record, exc.strerror)) from exc
+        finally:
+            os.unlink(temporary)
+        sync_directory(self._directory)
+        return True
+
+    def load(self) -> Optional[Dict[str, Any]]:
+        """The change that was begun and not finished, None when there is none."""
+        return _load(self._record)
+
+    def exists(self) -> bool:
+        """Whether there is one."""
+        return os.path.lexists(self._record)
+
+    def save(self, record: Dict[str, Any]) -> None:
+        """Replace the record."""
+        self._replace(record, self._record)
+
+    def finish(self, last: Dict[str, Any]) -> None:
+        """The change has ended: keep what came of it, then forget the change. In this order: whoever waits finds one or the other."""
+        self._replace(last, self._last)
+        os.unlink(self._record)
+        sync_directory(self._directory)
+
+    def discard(self) -> None:
+        """Forget a change of which nothing was carried out."""
+        os.unlink(self._record)
+        sync_directory(self._directory)
+
+    def last(self) -> Optional[Dict[str, Any]]:
+        """What came of the last change that ended; read again only when it is another file."""
+        try:
+            status = os.stat(self._last)
+        except OSError:
+            return None
+        mark = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if self._read[0] != mark:
+            self._read = (mark, _load(self._last))
+        return self._read[1]
+
+    def _replace(self, content: Dict[str, Any], path: str) -> None:
+        temporary = self._write(content)
+        try:
+            os.rename(temporary, path)
+            sync_directory(self._directory)
+        except OSError as exc:
+            raise GpuFleetError("Cannot write %s: %s." % (path, exc.strerror)) from exc
+
+    def _write(self, content: Dict[str, Any]) -> str:
+        """A new file beside the others, on disk, readable by root alone."""
+        try:
+            fd, temporary = tempfile.mkstemp(prefix=".new-", dir=self._directory)  # made with mode 0600
+            with os.fdopen(fd, "w", encoding="utf-8") as handle:
+                json.dump(content, handle)
+                handle.flush()
+                os.fsync(handle.fileno())
+        except OSError as exc:
+            raise GpuFleetError("Cannot write to %s: %s." % (self._directory, exc.strerror)) from exc
+        return temporary
+
+
+def wait_for_result(change: str, seconds: float, directory: str = DIRECTORY) -> Dict[str, Any]:
+    """What came of a change: ``done`` with ``result``, or not ``done`` after ``seconds``; ``unknown`` when nothing is known of it."""
+    store = Store(directory)
+    end = time.monotonic() + seconds
+    while True:
+        last = store.last()
+        if last is not None and last.get("id") == change:
+            return {"id": change, "done": True, "result": last["result"]}
+        if time.monotonic() >= end:
+            break
+        time.sleep(_PAUSE_S)
+    record = store.load()
+    known = record is not None and record.get("id") == change
+    return {"id": change, "done": False} if known else {"id": change, "done": False, "unknown": True}
+
+
+def _load(path: str) -> Optional[Dict[str, Any]]:
+    try:
+        with open(path, encoding="utf-8") as handle:
+            content = json.load(handle)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise GpuFleetError("Cannot read %s: %s." % (path, exc.strerror)) from exc
+    except ValueError as exc:
+        raise GpuFleetError(
+            "%s cannot be understood (%s). It is never written in part, so somebody has changed it. See with `systemctl list-units "
+            "'vllm-*'` what serves, remove the file and run again." % (path, exc)
+        ) from exc
+    if not isinstance(content, dict):
+        raise GpuFleetError("%s holds no record. Remove the file and run again." % path)
+    return content

@@ -1,0 +1,81 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A change that is under way, as others see it: the same request follows it, another one is refused with who and since when."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, Mapping
+
+from .._core.errors import GpuFleetError
+from .._service.ports import Ports
+from .._unit.change_unit import CHANGE_UNIT
+from .progress import PATH, read
+from .store import Store
+
+# Looking at a file costs nothing; asking systemd does.
+_PAUSE_S = 0.05
+_LOOK_S = 2.0
+_STARTS = 3
+# Between making the record and starting the job there are milliseconds.
+_NEVER_STARTED_S = 30.0
+
+
+def story(record: Mapping[str, Any], ports: Ports, progress: str = PATH) -> str:
+    """Who changes what, since when, and how far it is."""
+    news = read(progress) or {}
+    phase = news.get("phase") if news.get("id") == record["id"] else None
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["at"])))
+    text = "%s, begun by %s, since %s (%d s ago)" % (record["purpose"], record["by"], since, ports.clock.time() - record["at"])
+    return text + (", now in phase %s" % phase if phase else "")
+
+
+def refusal(record: Mapping[str, Any], ports: Ports, progress: str = PATH) -> GpuFleetError:
+    """For whoever wants something else meanwhile."""
+    return GpuFleetError(
+        "Another change of this host's services is under way: %s. Wait until it has ended, then run again. `%s follow %s` on the host "
+        "tells how far it is; `systemctl stop %s` undoes it."
+        % (story(record, ports, progress), ports.paths.program, record["id"], CHANGE_UNIT),
+        under_way={"id": record["id"], "purpose": record["purpose"], "by": record["by"], "since": record["at"]},
+    )
+
+
+def abandoned(record: Mapping[str, Any], ports: Ports) -> bool:
+    """Whether nobody carries it out: its job is not there, and will not come by itself."""
+    if not ports.systemd.status(CHANGE_UNIT).inactive:
+        return False
+    return bool(record["attempts"] > 0 or ports.clock.time() - record["at"] > _NEVER_STARTED_S)
+
+
+def start(ports: Ports) -> None:
+    """Have systemd run the job. Changes in quick succession are no crash loop, and must not be counted as one."""
+    ports.systemd.reset_failed(CHANGE_UNIT)
+    ports.systemd.start(CHANGE_UNIT)
+
+
+def wait_for_end(change: str, store: Store, ports: Ports) -> Dict[str, Any]:
+    """What came of it. Starts its job when nobody runs it. Dying here does no harm: the job does not know of us."""
+    clock = ports.clock
+    look_at = clock.monotonic() + _LOOK_S
+    starts = 0
+    while True:
+        last = store.last()
+        if last is not None and last["id"] == change:
+            return dict(last["result"])
+        if not store.exists():
+            last = store.last()  # it may have ended between the two looks
+            if last is not None and last["id"] == change:
+                return dict(last["result"])
+            raise GpuFleetError("The change %s has ended, and another one after it. Run again to see what serves now." % change)
+        if clock.monotonic() >= look_at:
+            look_at = clock.monotonic() + _LOOK_S
+            if ports.systemd.status(CHANGE_UNIT).inactive and store.exists():
+                starts += 1
+                if starts > _STARTS:
+                    raise GpuFleetError(
+                        "The job that carries out this change ends again and again without bringing it to an end. "
+                        "`journalctl -u %s` tells why; run again when that is repaired." % CHANGE_UNIT
+                    )
+                start(ports)
+        clock.sleep(_PAUSE_S)
