@@ -47,6 +47,8 @@ lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on r
 	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/sim tests/e2e -q --durations=15 -n $(LABS) --dist loadfile
 
 bench: venv ## Measure against what people do by hand, on a lab host (root)
+	@PYTHONPATH=tests $(PY) -m bench.facts_cost
+	@PYTHONPATH=tests $(PY) -m bench.guard_cost
 	@PYTHONPATH=tests $(PY) -m bench.reclaim
 
 build: venv ## Build the collection's tarball into build/

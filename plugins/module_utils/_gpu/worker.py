@@ -14,14 +14,18 @@ import fcntl
 import gc
 import mmap
 import os
-import pickle
 import select
 import signal
 import struct
 import sys
 import time
-import traceback
 from typing import Any, Callable, Optional, Tuple
+
+try:
+    # what does the work: the module around it costs several times as much to load, for classes that nobody needs here
+    from _pickle import dumps, loads
+except ImportError:  # a Python without it
+    from pickle import dumps, loads
 
 _STEP_SIZE = 256
 _STEP_HEADER = struct.Struct("=dH")
@@ -72,7 +76,7 @@ class Worker:
         if not self._alive:
             raise WorkerGone("", False, "the reading process has ended")
         self._note("", time.monotonic())
-        payload = pickle.dumps(request)
+        payload = dumps(request)
         try:
             os.write(self._requests, _LENGTH.pack(len(payload)) + payload)
         except BrokenPipeError:
@@ -80,7 +84,7 @@ class Worker:
         if meanwhile is not None:
             meanwhile()
         header = self._receive(_LENGTH.size, timeout)
-        success, value = pickle.loads(self._receive(_LENGTH.unpack(header)[0], timeout))
+        success, value = loads(self._receive(_LENGTH.unpack(header)[0], timeout))
         if not success:
             raise RuntimeError("The reading process failed:\n%s" % value)
         return value
@@ -168,11 +172,13 @@ def _child(make_handler: Callable[[Beat], Handler], steps: mmap.mmap, requests: 
             header = _read(requests, _LENGTH.size)
             if not header:
                 break  # the parent is done, or dead
-            request = pickle.loads(_read(requests, _LENGTH.unpack(header)[0]))
+            request = loads(_read(requests, _LENGTH.unpack(header)[0]))
             try:
-                answer = pickle.dumps((True, handler(request)))
+                answer = dumps((True, handler(request)))
             except Exception:  # noqa: BLE001 - whatever it is, the parent must hear of it
-                answer = pickle.dumps((False, traceback.format_exc()))
+                import traceback
+
+                answer = dumps((False, traceback.format_exc()))
             _write(answers, _LENGTH.pack(len(answer)) + answer)
         code = 0
     finally:

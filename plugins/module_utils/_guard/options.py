@@ -34,7 +34,10 @@ def read_options(argv: Sequence[str]) -> Options:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="gpu-guard", description="Wait until the GPU memory that a vLLM service will ask for is free, and stays free."
+        prog="gpu-guard",
+        description="Wait until the GPU memory that a vLLM service will ask for is free, and stays free.",
+        # with a width it need not ask for the terminal's, for which it would load shutil and every compressor
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, width=120),
     )
     parser.add_argument("--unit", required=True, type=_unit, help="the unit that is about to start")
     parser.add_argument("--gpus", required=True, type=_gpus, help="its GPUs: indices, UUIDs or PCI ids, separated by commas, or all")

@@ -19,7 +19,9 @@ def port_taken(host: str, port: int, root: str = "/proc") -> Optional[str]:
     to yet: binding once with SO_REUSEADDR, as vLLM does, and once without tells.
     """
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # as bytes, where it can be: text goes through the codec for international names, which costs more than all the rest here
+        name = host.encode("ascii") if host.isascii() else host
+        found = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         return None
     for family, _kind, _protocol, _name, address in found[:2]:
@@ -64,7 +66,8 @@ def _entries(port: int, root: str) -> List[Tuple[str, str]]:
 
 def _whose(port: int, root: str) -> str:
     # not at the top: only where the port is taken, since a start should cost little
-    from .._process.procfs import all_pids, open_files, read_process
+    from .._process.holders import all_pids, open_files
+    from .._process.procfs import read_process
 
     sockets = {"socket:[%s]" % inode for state, inode in _entries(port, root) if state == _LISTEN}
     for pid in all_pids(root):

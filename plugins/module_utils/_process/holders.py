@@ -8,10 +8,11 @@ The driver's lists leave out a forked child that only inherited the open node, y
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Dict, FrozenSet, Iterable, Optional, Set
+from typing import Dict, FrozenSet, Iterable, List, Optional, Set
 
-from .procfs import all_pids, open_files
+# Nothing else of this room is loaded for it: on a host where nobody holds a GPU, this look is all that is needed.
 
 # Every node through which a process can hold GPU memory. dxg is WSL's, nvhost/nvmap are the integrated devices'.
 _NODE = re.compile(
@@ -19,6 +20,11 @@ _NODE = re.compile(
     r"(?: \(deleted\))?$"
 )
 _GPU_NODE = re.compile(r"nvidia(\d+)$")
+
+
+def all_pids(root: str = "/proc") -> List[int]:
+    """Every pid that is visible, in ascending order."""
+    return sorted(int(name) for name in os.listdir(root) if name.isdigit())
 
 
 def device_holders(root: str = "/proc", dev: str = "/dev") -> Dict[int, FrozenSet[str]]:
@@ -33,6 +39,22 @@ def device_holders(root: str = "/proc", dev: str = "/dev") -> Dict[int, FrozenSe
         if nodes:
             found[pid] = nodes
     return found
+
+
+def open_files(pid: int, root: str = "/proc") -> Optional[List[str]]:
+    """What its descriptors point at; None when they can't be read (not ours, or it ended)."""
+    base = "%s/%d/fd" % (root, pid)
+    try:
+        descriptors = os.listdir(base)
+    except OSError:
+        return None
+    targets: List[str] = []
+    for descriptor in descriptors:
+        try:
+            targets.append(os.readlink(base + "/" + descriptor))
+        except OSError:
+            pass  # closed meanwhile
+    return targets
 
 
 def nodes_of(pid: int, root: str = "/proc", dev: str = "/dev") -> Optional[FrozenSet[str]]:

@@ -93,11 +93,6 @@ def start_ticks(pid: int, root: str = "/proc") -> Optional[int]:
     return None if stat is None else stat.start_ticks
 
 
-def all_pids(root: str = "/proc") -> List[int]:
-    """Every pid that is visible, in ascending order."""
-    return sorted(int(name) for name in os.listdir(root) if name.isdigit())
-
-
 def parent_of(pid: int, root: str = "/proc") -> Optional[int]:
     """The parent's pid (0 for none or one outside the namespace), None when there is no such process."""
     stat = parse_stat(_text("%s/%d/stat" % (root, pid)))
@@ -131,17 +126,6 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def open_files(pid: int, root: str = "/proc") -> Optional[List[str]]:
-    """What its descriptors point at; None when they can't be read (not ours, or it ended)."""
-    base = "%s/%d/fd" % (root, pid)
-    try:
-        descriptors = os.listdir(base)
-    except OSError:
-        return None
-    targets = (_link(base + "/" + descriptor) for descriptor in descriptors)  # one may be closed meanwhile
-    return [target for target in targets if target is not None]
 
 
 def cgroup_text(pid: int, root: str = "/proc") -> str:
