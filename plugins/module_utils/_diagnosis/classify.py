@@ -17,6 +17,9 @@ __all__ = ["Diagnosis", "DiagnosisContext", "classify"]
 
 _EVIDENCE_LINES = 3
 _EVIDENCE_LENGTH = 400
+# No message is longer than this; what is (a printed configuration, a progress bar's thousand states in one line) would keep the
+# patterns busy for minutes. The beginning names the exception, the end often says why.
+_HEAD, _TAIL = 3000, 1000
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # (Worker_TP0 pid=123) ERROR 11-29 15:44:21 [core.py:708] the text
 _PROCESS = re.compile(r"^\((?P<who>[\w ./-]+?)(?: pid=\d+)?\)\s?")
@@ -241,6 +244,8 @@ def _best(read: List[_Line]) -> Tuple[str, ...]:
 
 
 def _read(raw: str) -> _Line:
+    if len(raw) > 2 * (_HEAD + _TAIL):
+        raw = "%s … %s" % (raw[:_HEAD], raw[-_TAIL:])
     clean = _ANSI.sub("", raw).rstrip()
     text, who = clean, ""
     process = _PROCESS.match(text)

@@ -5,14 +5,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any, Optional
 
 from .._core.errors import GpuFleetError
 from .._diagnosis.classify import Diagnosis, DiagnosisContext, classify
 from .._model.facts import read_model
+from .._preflight.removed import REMOVED
 from .look import Look
+from .memory import as_now, holder_text
 from .ports import Ports
 from .ready import NotReady
+
+# A message with more holders than this is a list nobody reads; gpu_memory_facts has them all.
+_NAMED = 4
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
 def explain(failure: NotReady, look: Look, ports: Ports) -> Diagnosis:
@@ -34,7 +42,41 @@ def explain(failure: NotReady, look: Look, ports: Ports) -> Diagnosis:
         lines = [line.text for line in ports.journal.lines(status.unit, status.invocation_id or None)]
     except GpuFleetError as exc:
         return Diagnosis("unknown", "The journal could not be read: %s" % exc.msg, (), "Look at `journalctl -u %s`." % status.unit)
-    return classify(lines, context)
+    return _with_replacements(_with_holders(classify(lines, context), look, ports))
+
+
+def _with_holders(found: Diagnosis, look: Look, ports: Ports) -> Diagnosis:
+    """vLLM says that memory was missing, never who has it: the driver is asked while he may still be there."""
+    if found.kind != "memory_not_free" or not look.gpus:
+        return found
+    try:
+        with ports.open_reader() as reader:
+            now = as_now(look.gpus, reader.snapshot())
+    except (GpuFleetError, OSError) as exc:
+        return replace(found, advice="%s Who holds it could not be read (%s)." % (found.advice, exc))
+    strangers = [
+        "%s on GPU %d" % (holder_text(process), gpu.index)
+        for gpu in now for process in gpu.processes if process.unit != look.view.unit and process.state == "running"
+    ]
+    if not strangers:
+        return found
+    named = "; ".join(strangers[:_NAMED])
+    more = "; and %d more" % (len(strangers) - _NAMED) if len(strangers) > _NAMED else ""
+    return replace(found, advice="%s%s. %s" % (named[0].upper() + named[1:], more, found.advice))
+
+
+def _with_replacements(found: Diagnosis) -> Diagnosis:
+    """What takes the place of flags that vLLM once had."""
+    if found.kind != "bad_argument":
+        return found
+    flags = dict.fromkeys(flag for line in (found.summary, *found.evidence) for flag in _FLAG.findall(line))
+    said = ["%s: %s." % (flag, REMOVED[name]) for flag, name in ((flag, _name_of(flag)) for flag in flags) if name in REMOVED]
+    return replace(found, advice=" ".join([*said, found.advice])) if said else found
+
+
+def _name_of(flag: str) -> str:
+    name = flag.lstrip("-").replace("-", "_")
+    return name[3:] if name.startswith("no_") and name not in REMOVED else name
 
 
 def _vocabulary(look: Look) -> Optional[int]:

@@ -34,7 +34,7 @@ class Journal:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def lines(self, unit: str, invocation_id: Optional[str] = None, limit: int = 2000) -> List[JournalLine]:
+    def lines(self, unit: str, invocation_id: Optional[str] = None, limit: int = 10000) -> List[JournalLine]:
         """The last ``limit`` entries of a unit, oldest first: what its processes wrote, and what systemd said.
 
         With ``invocation_id`` only what belongs to that one start (the guard of ExecStartPre included). Raises

@@ -10,6 +10,7 @@ others are put together from vLLM's own texts in its own order.
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,31 @@ def test_what_only_systemd_knows(lines: list[str], known: DiagnosisContext, kind
 def test_anything_is_read_without_an_error(lines: list[str], number: int, code: str | None) -> None:
     found = classify(lines, DiagnosisContext(exit_status=number, exit_code=code, start_pre_status=number or None))
     assert found.kind in KINDS and len(found.evidence) <= 3
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=[path.stem for path in JOURNALS])
+def test_many_lines_of_many_processes_around_it_change_nothing(path: Path) -> None:
+    """Eight workers that go on writing while one of them says what is wrong."""
+    text = path.read_text(encoding="utf-8")
+    plain = classify(text.splitlines(), context(path, text))
+    chatter = [
+        "(Worker_TP%d pid=%d) INFO 11-29 15:44:21 [weight_utils.py:512] read /models/m/model-%05d-of-09999.safetensors" % (n % 8, n % 8, n)
+        for n in range(3000)
+    ]
+    mixed = []
+    for number, line in enumerate(text.splitlines()):
+        mixed += [*chatter[number * 5 : number * 5 + 5], line]
+    found = classify(mixed + chatter[-1000:], context(path, text))
+    if plain.kind != "timeout":  # there the last line is the news
+        assert (found.kind, found.summary) == (plain.kind, plain.summary)
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "Error ", "heads ", "/triton/", "(Error ", "Failed to load ", "\x1b[1m", "Model architectures ", "\ufffd"]
+)
+def test_a_line_without_end_is_read_in_no_time(text: str) -> None:
+    begun = time.monotonic()
+    line = "(EngineCore pid=1) ERROR 11-29 15:44:21 [core.py:708] ValueError: %s" % (text * 200_000)
+    found = classify([line, "torch.OutOfMemoryError: CUDA out of memory."], DiagnosisContext(exit_code="exited", exit_status=1))
+    assert found.kind == "oom_load", found
+    assert time.monotonic() - begun < 2.0
