@@ -96,12 +96,15 @@ def _failed(result: Mapping[str, Any], before: Optional[str]) -> Dict[str, Any]:
 def _done(result: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
     """What a run that succeeded was, in a word."""
     actions = [(action.get("action"), action.get("target")) for action in result.get("actions") or []]
+    # A start that took no time is one of check mode.
+    starts = any(action == "start" for action, _target in actions)
+    would = starts and not (result.get("timings") or {}).get("load")
     if replaced:
-        return {"result": "swapped"}
+        return {"result": "would swap" if would else "swapped"}
     if ("stop", result.get("unit")) in actions:
-        return {"result": "restarted"}
-    if any(action == "start" for action, _target in actions):
-        return {"result": "started"}
+        return {"result": "would restart" if would else "restarted"}
+    if starts:
+        return {"result": "would start" if would else "started"}
     return {"result": "updated" if result.get("changed") else "ok, unchanged"}
 
 
@@ -109,6 +112,10 @@ def _first_line(result: Optional[Mapping[str, Any]]) -> Optional[str]:
     if not result:
         return None
     lines = str(result.get("msg") or "").strip().splitlines()
+    if len(lines) > 1 and lines[0].endswith(":"):  # what follows is a list, and its entries are the news
+        entries = [line.strip().lstrip("- ") for line in lines[1:] if line.strip().startswith("- ")]
+        if entries:
+            return entries[0] + (" (and %d more)" % (len(entries) - 1) if len(entries) > 1 else "")
     return lines[0] if lines else None
 
 

@@ -18,8 +18,9 @@ SWAPPED: dict[str, Any] = {
     "serving_before": ["old"],
     "actions": [{"action": "write", "target": "/etc/x", "reason": ""}, {"action": "stop", "target": OLD, "reason": ""},
                 {"action": "start", "target": NEW, "reason": ""}],
-    "timings": {"total": 9.5, "downtime": 8.25},
+    "timings": {"total": 9.5, "downtime": 8.25, "load": 7.0},
 }
+CHECKED: dict[str, Any] = {"served_models": [], "ready": False, "timings": {"total": 0.3, "load": 0.0, "downtime": 0.0}}
 UNCHANGED: dict[str, Any] = {
     "changed": False, "ready": True, "unit": NEW, "served_models": ["new"], "replaced": [], "actions": [], "timings": {"total": 0.3},
     "serving_before": ["new"],
@@ -47,6 +48,12 @@ def row(result: dict[str, Any], plan: bool = False) -> dict[str, Any]:
     ({"failed": True, "msg": "MODULE FAILURE", "changed": False, "rc": 255}, {"after": None, "result": "UNKNOWN"}),
     ({"unreachable": True, "msg": "No route."}, {"result": "unreachable", "detail": "No route."}),
     ({}, {"result": "untouched", "after": None}),
+    ({**SWAPPED, **CHECKED}, {"before": "old", "after": "new", "result": "would swap"}),
+    ({**SWAPPED, **CHECKED, "replaced": []}, {"result": "would start"}),
+    ({**SWAPPED, **CHECKED, "replaced": [], "actions": [{"action": "stop", "target": NEW}, {"action": "start", "target": NEW}]},
+     {"result": "would restart"}),
+    ({"failed": True, "msg": "new cannot work on this host, and nothing was touched:\n  - port: taken. Free it.\n  - gpus: gone.",
+      "changed": False, "actions": []}, {"result": "refused", "detail": "port: taken. Free it. (and 1 more)"}),
 ])
 def test_each_end_has_its_word(result: dict[str, Any], said: dict[str, Any]) -> None:
     found = row(result)
