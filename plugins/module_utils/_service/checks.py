@@ -13,6 +13,7 @@ from .._model.parallel import Check
 from .._preflight.asked import Asked, Seen
 from .._preflight.report import Report, line_of
 from .._preflight.run import examine
+from .._unit.found import shares_port
 from .._unit.hardening import hardening
 from .._unit.render import render_drop_in, render_unit
 from .._unit.spec import ServiceSpec
@@ -78,10 +79,12 @@ def _port(request: Request, look: Look, plan: Plan) -> Check:
         detail = "port %d is below 1024, and the service runs without the privilege to take it" % request.port
         return Check("port", "fail", detail, "Give a port from 1024 on.")
     stopped = set(plan.targets("stop"))
-    holders = [rival.service for rival in look.view.rivals if rival.status.running]
-    if look.own is not None and look.view.status.running:
+    # Whatever is not down may have it: a server that is on its way up or down holds its port as well.
+    holders = [rival.service for rival in look.view.rivals if rival.running]
+    if look.own is not None and not look.view.status.inactive:
         holders.append(look.own)
-    if any(service.unit in stopped and service.port == request.port for service in holders):
+    strayed = look.own is None and look.view.unit in stopped  # ours by its process, though its file is gone
+    if strayed or any(service.unit in stopped and look.spec is not None and shares_port(service, look.spec) for service in holders):
         return Check("port", "pass", "port %d comes free when its holder stops" % request.port, None)
     error = _bind_error(request.host, request.port)
     if error is None:

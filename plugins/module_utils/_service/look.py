@@ -16,28 +16,27 @@ from .._gpu.reader import GpuReader
 from .._gpu.select import resolve
 from .._gpu.types import Gpu, Snapshot
 from .._guard.zipapp import build_guard
-from .._process.rules import host_unit_reason
 from .._server.http import Server
 from .._server.ready import ReadyState
 from .._systemd.show import UnitStatus
 from .._unit.change_unit import CHANGE_UNIT
 from .._unit.env_file import read_env_file
-from .._unit.found import ManagedService, conflicts, find_managed
+from .._unit.found import ManagedService, find_managed
 from .._unit.render import wanted_files
 from .._unit.slug import slug, unit_name
 from .._unit.spec import GuardSpec, ServiceSpec
 from .account import Account, look_up
 from .memory import Need
-from .plan import Orphan, Rival, View, runner_unit_changed
+from .ownership import OURS, is_mask, refuse_foreign_unit, refuse_masked, refuse_other_name
+from .plan import Orphan, View, runner_unit_changed
 from .ports import Ports
 from .ready import Target, probe
 from .request import Request
+from .rivals import rivals_of
 from .runner import runner_files
 from .wellness import unwell
 
 API_KEY = "VLLM_API_KEY"
-# How every file begins that this collection writes.
-_OURS = b"# Managed by gpufleet.vllm"
 # Makes the device nodes when nobody has yet (at boot); distributions put it in either place.
 _MODPROBE = ("/usr/bin/nvidia-modprobe", "/usr/sbin/nvidia-modprobe")
 
@@ -71,9 +70,9 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     statuses = ports.systemd.statuses([unit, CHANGE_UNIT] + [service.unit for service in others])
     status = statuses[unit]
     if request.declares_files:
-        _refuse_masked(unit, status)
-    _refuse_other_name(request, own)
-    _refuse_foreign_unit(unit, status, own, ports)
+        refuse_masked(unit, status)
+    refuse_other_name(request.name, own)
+    refuse_foreign_unit(unit, status, own, _definition_paths(request, ports)[2], ports)
     planned = _file_changes(request, spec, own, account, ports)
     runner = tuple(changes(runner_files(ports.paths))) if request.declares_files else ()
     definition = _definition_paths(request, ports)
@@ -87,7 +86,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     if request.state == "started" and status.running and target is not None and not definition_changed and stale is None:
         serves = probe(target, ports.clock)
         ill = unwell(target, serves, ports.clock)
-    rivals = _rivals(request, spec, others, statuses, ports) if request.wants_running and spec is not None else ()
+    rivals = rivals_of(request, spec, others, statuses, gpus, ports) if request.wants_running and spec is not None else ()
     view = View(
         unit=unit,
         status=status,
@@ -191,22 +190,6 @@ def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
     )
 
 
-def _refuse_masked(unit: str, status: UnitStatus) -> None:
-    if status.masked:
-        raise GpuFleetError(
-            "%s is masked on this host: somebody forbade it to start. If that is over, run `systemctl unmask %s` and run again."
-            % (unit, unit)
-        )
-
-
-def _refuse_other_name(request: Request, own: Optional[ManagedService]) -> None:
-    if own is not None and own.name != request.name and not own.problem:
-        raise GpuFleetError(
-            "%s belongs to the service %r, and the name %r would make the same unit of it. Choose a name that differs in "
-            "letters, digits, dots or hyphens." % (own.unit, own.name, request.name)
-        )
-
-
 def _definition_paths(request: Request, ports: Ports) -> Tuple[str, ...]:
     """The files that a running server has read; a change of one of them needs a restart."""
     name = slug(request.name)
@@ -222,7 +205,7 @@ def _definition_paths(request: Request, ports: Ports) -> Tuple[str, ...]:
 def _file_changes(
     request: Request, spec: Optional[ServiceSpec], own: Optional[ManagedService], account: Account, ports: Ports
 ) -> List[FileChange]:
-    paths = _definition_paths(request, ports)
+    paths = [path for path in _definition_paths(request, ports) if not is_mask(path)]  # a mask is the administrator's
     if request.state == "stopped":
         return []
     wanted: List[WantedFile] = []
@@ -233,7 +216,7 @@ def _file_changes(
     wanted.extend(WantedFile(path, None, secret=path.endswith(".env")) for path in paths if path not in declared)
     planned = changes(wanted)
     if own is None:
-        theirs = [c for c in planned if c.wanted.path in paths and c.before is not None and not c.before.startswith(_OURS)]
+        theirs = [c for c in planned if c.wanted.path in paths and c.before is not None and not c.before.startswith(OURS)]
         if theirs and request.state == "absent":
             return [change for change in planned if change not in theirs]  # nothing of ours: nothing to remove
         for change in theirs:
@@ -242,20 +225,6 @@ def _file_changes(
                 "move the file away and run again." % change.wanted.path
             )
     return planned
-
-
-def _refuse_foreign_unit(unit: str, status: UnitStatus, own: Optional[ManagedService], ports: Ports) -> None:
-    """A unit of this name that is not ours, wherever its file is, or that runs without one."""
-    if own is not None or (status.masked and status.inactive):
-        return
-    path = os.path.join(ports.paths.units, unit)
-    if os.path.lexists(path) or status.exists or not status.inactive:
-        where = status.fragment_path or (path if os.path.lexists(path) else "no file")
-        raise GpuFleetError(
-            "There is a unit %s on this host already (%s, %s), but this collection did not write it. It is left alone. Choose "
-            "another name for the service, or stop it and move its file away, and run again."
-            % (unit, where, status.active_state or "not loaded")
-        )
 
 
 def _stale(status: UnitStatus, definition: Sequence[str], now: float) -> Optional[str]:
@@ -270,75 +239,6 @@ def _stale(status: UnitStatus, definition: Sequence[str], now: float) -> Optiona
         if status.main_start < written <= now:
             return "its process is older than %s" % path
     return None
-
-
-def _rivals(
-    request: Request,
-    spec: ServiceSpec,
-    others: Sequence[ManagedService],
-    statuses: Dict[str, UnitStatus],
-    ports: Ports,
-) -> Tuple[Rival, ...]:
-    in_the_way = [
-        Rival(service, statuses[service.unit], _why(service, spec)) for service in conflicts(spec, others)
-    ]
-    if request.replace == "none":
-        running = [rival for rival in in_the_way if rival.running]
-        if running:
-            first = running[0]
-            raise GpuFleetError(
-                "%s is in the way: %s. Set replace: conflicting to stop it in this service's favour, or give other GPUs or "
-                "another port." % (first.service.unit, first.why)
-            )
-        return ()
-    if request.replace == "conflicting":
-        return tuple(rival for rival in in_the_way if rival.running or rival.enabled)
-    return _listed(request, spec, others, statuses, in_the_way, ports)
-
-
-def _listed(
-    request: Request,
-    spec: ServiceSpec,
-    others: Sequence[ManagedService],
-    statuses: Dict[str, UnitStatus],
-    in_the_way: Sequence[Rival],
-    ports: Ports,
-) -> Tuple[Rival, ...]:
-    for rival in in_the_way:
-        if rival.running and rival.service.unit not in request.replace_units:
-            raise GpuFleetError(
-                "%s is in the way (%s), and it is not in the list of units to replace (%s)."
-                % (rival.service.unit, rival.why, ", ".join(request.replace_units))
-            )
-    known = {service.unit: service for service in others}
-    units = [unit for unit in request.replace_units if unit != spec.unit]  # a list for a fleet may name the service itself
-    unknown = [unit for unit in units if unit not in known]
-    for unit in unknown:
-        reason = host_unit_reason(unit)
-        if reason is not None:
-            raise GpuFleetError("replace: %s is never stopped for a model: %s." % (unit, reason))
-    statuses = dict(statuses)
-    statuses.update(ports.systemd.statuses(unknown))
-    rivals = []
-    for unit in units:
-        status = statuses[unit]
-        if not status.exists or status.unit == spec.unit:
-            continue  # nothing to stop, or another name of this very service
-        service = known.get(unit) or ManagedService(unit, unit, "", "", (), 0, unit, "")
-        rival = Rival(service, status, "it is listed in replace")
-        if rival.running or rival.enabled:
-            rivals.append(rival)
-    return tuple(rivals)
-
-
-def _why(service: ManagedService, spec: ServiceSpec) -> str:
-    parts = []
-    shared = sorted(set(service.gpus) & set(spec.gpus))
-    if shared:
-        parts.append("GPU %s" % ", ".join(map(str, shared)))
-    if service.port == spec.port:
-        parts.append("port %d" % service.port)
-    return "it has %s, which %s needs" % (" and ".join(parts), spec.unit)
 
 
 def _orphans(gpus: Sequence[Gpu]) -> Tuple[Orphan, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
+from .address import addresses_meet
 from .spec import ServiceSpec
 
 SECTION = "X-GpuFleet"
@@ -92,13 +93,18 @@ def parse_managed(text: str, path: str) -> Optional[ManagedService]:
 
 
 def conflicts(spec: ServiceSpec, managed: Sequence[ManagedService]) -> List[ManagedService]:
-    """The other services that can't run beside ``spec``: the same GPU, or the same port."""
+    """The other services that can't run beside ``spec``: the same GPU, or the same port on an address that both would take."""
     gpus, uuids = set(spec.gpus), set(spec.gpu_uuids)
     return [
         other
         for other in managed
-        if other.unit != spec.unit and (other.port == spec.port or (_on_same_gpus(gpus, uuids, other)))
+        if other.unit != spec.unit and (shares_port(other, spec) or _on_same_gpus(gpus, uuids, other))
     ]
+
+
+def shares_port(other: ManagedService, spec: ServiceSpec) -> bool:
+    """Whether both would listen on the same port of one address."""
+    return other.port == spec.port and addresses_meet(other.host, spec.host)
 
 
 def _on_same_gpus(gpus: "set[int]", uuids: "set[str]", other: ManagedService) -> bool:
