@@ -8,12 +8,13 @@ Only what nobody owns any more is ended here; whoever else holds memory is named
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Dict, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
+from .._gpu.types import Snapshot
 from .._reclaim.ladder import carry_out
 from .._reclaim.look import look
 from .._reclaim.plan import make_plan
@@ -46,23 +47,26 @@ def make_free(limits: Sequence[Limit], ports: Ports, reader: GpuReader, timeout:
 
     Raises GpuFleetError, naming every holder, when not even what the service needs came free.
     """
-    gpus = [limit.gpu for limit in limits]
-    selection = [str(gpu) for gpu in gpus]
-    free = {limit.gpu: limit.free_mib for limit in limits}
-    fits = {limit.gpu: limit.fits_mib for limit in limits}
+    selection = [limit.mig or str(limit.gpu) for limit in limits]
+    numbers = [limit.gpu for limit in limits]
+    measured = reader
+    if any(limit.mig for limit in limits):
+        numbers, measured = list(range(len(limits))), _Instances(reader, selection)
+    free = {number: limit.free_mib for number, limit in zip(numbers, limits)}
+    fits = {number: limit.fits_mib for number, limit in zip(numbers, limits)}
     done = Done()
     deadline = Deadline(ports.clock, timeout)
     while True:
         _end_orphans(selection, ports, reader, done)
         ended = tuple(each.to_result() for each in done.signalled.values())
         within = min(_ROUND_S, max(_SETTLE_S * 2, deadline.remaining))
-        if prove_free(reader, gpus, free, _SETTLE_S, within, ports.clock).freed:
+        if prove_free(measured, numbers, free, _SETTLE_S, within, ports.clock).freed:
             return Freed(ended=ended)
         if deadline.expired:
             break
         ports.clock.sleep(_PAUSE_S)  # a driver that is beyond reading answers at once
-    enough = prove_free(reader, gpus, fits, _SETTLE_S, _SETTLE_S * 3, ports.clock).freed
-    now = reader.snapshot(selection, processes=True)
+    enough = prove_free(measured, numbers, fits, _SETTLE_S, _SETTLE_S * 3, ports.clock).freed
+    now = measured.snapshot(selection, processes=True)
     if enough:
         text = "There is room for the service, but not all memory came back: %s." % holders_text(now.gpus, free)
         return Freed((text,), ended)
@@ -74,6 +78,18 @@ def make_free(limits: Sequence[Limit], ports: Ports, reader: GpuReader, timeout:
         "The memory that the service needs was not seen to come free within %d s: %s." % (timeout, text),
         ended_processes=list(ended),
     )
+
+
+class _Instances(GpuReader):
+    """MIG instances, numbered by their place in the selection: those of one card all have the card's index."""
+
+    def __init__(self, reader: GpuReader, selection: Sequence[str]) -> None:
+        self._reader = reader
+        self._selection = list(selection)
+
+    def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
+        seen = self._reader.snapshot(self._selection, processes)
+        return replace(seen, gpus=tuple(replace(gpu, index=number) for number, gpu in enumerate(seen.gpus)))
 
 
 def _end_orphans(selection: Sequence[str], ports: Ports, reader: GpuReader, done: Done) -> None:

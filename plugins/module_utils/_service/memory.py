@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import FrozenSet, Iterable, List, Mapping, Optional
 
-from .._gpu.types import Gpu, GpuProcess
+from .._gpu.types import Gpu, GpuProcess, Snapshot
 from .request import FREE_MAX_USED_MIB
 
 
@@ -36,11 +36,15 @@ class Need:
 
 @dataclass(frozen=True)
 class Limit:
-    """How much may still be used on one GPU. ``free_mib`` counts as free, ``fits_mib`` still leaves the service room."""
+    """How much may still be used on one GPU. ``free_mib`` counts as free, ``fits_mib`` still leaves the service room.
+
+    ``mig`` is the UUID of the MIG instance that is meant, None for a whole GPU.
+    """
 
     gpu: int
     free_mib: int
     fits_mib: int
+    mig: Optional[str] = None
 
 
 def free_limits(
@@ -51,6 +55,9 @@ def free_limits(
     for gpu in gpus:
         staying = [p for p in gpu.processes if p.unit not in leaving_units and p.pid not in leaving_pids and p.state != "gone"]
         fits = need.max_used_mib(gpu)
+        if gpu.memory_type == "mig":  # the processes are the whole card's, and those of other instances stay where they are
+            limits.append(Limit(gpu.index, min(fits, FREE_MAX_USED_MIB), fits, gpu.uuid))
+            continue
         held = sum(process.used_mib or 0 for process in staying)
         limits.append(Limit(gpu.index, min(fits, FREE_MAX_USED_MIB + held), fits))
     return limits
@@ -78,10 +85,27 @@ def shortages(gpus: Iterable[Gpu], need: Need, freed_units: FrozenSet[str], free
         ours = [p for p in gpu.processes if p not in strangers]
         held = sum(p.used_mib or 0 for p in strangers)
         size = gpu.total_mib - (gpu.reserved_mib or 0)
-        if size - held < needed:
+        if gpu.memory_type == "mig":
+            if size < needed:
+                found.append(Shortage(gpu, needed, size, True, []))
+            elif gpu.free_mib < needed and not ours:  # who of the card's processes is on this instance is not known
+                found.append(Shortage(gpu, needed, gpu.free_mib, False, strangers))
+        elif size - held < needed:
             found.append(Shortage(gpu, needed, max(0, size - held), True, strangers))
         elif gpu.free_mib + sum(p.used_mib or 0 for p in ours) < needed and not any(p.used_mib is None for p in ours):
             found.append(Shortage(gpu, needed, gpu.free_mib + sum(p.used_mib or 0 for p in ours), False, strangers))
+    return found
+
+
+def as_now(gpus: Iterable[Gpu], snapshot: Snapshot) -> List[Gpu]:
+    """The same GPUs, and the same instances of them, in a later reading; without those that are not there any more."""
+    found = []
+    for gpu in gpus:
+        card = snapshot.gpu(gpu.index)
+        if card is None or gpu.memory_type != "mig":
+            found += [card] if card is not None else []
+            continue
+        found += [card.of_mig(device) for device in card.mig_devices if device.uuid == gpu.uuid]
     return found
 
 
@@ -104,5 +128,6 @@ def holders_text(gpus: Iterable[Gpu], limits: Mapping[int, int]) -> str:
             continue
         used = "unknown" if gpu.used_mib is None else "{:,} MiB used".format(gpu.used_mib)
         holders = "; ".join(holder_text(p) for p in gpu.processes) or "no process that the driver or /proc shows"
-        texts.append("GPU %d (%s): %s" % (gpu.index, used, holders))
+        name = gpu.uuid if gpu.memory_type == "mig" and gpu.uuid else "GPU %d" % gpu.index
+        texts.append("%s (%s): %s" % (name, used, holders))
     return ". ".join(texts) or "no GPU is over its limit any more"

@@ -17,6 +17,7 @@ from .._preflight.report import Report, line_of
 from .change_log import ChangeLog
 from .checks import refusal, run_checks
 from .look import Look, look
+from .memory import as_now
 from .outcome import Outcome, Undo
 from .plan import Plan, diff_of_plan, make_plan
 from .ports import Ports
@@ -203,7 +204,6 @@ def _would_replace(seen: Look, plan: Plan) -> List[Dict[str, Any]]:
 
 def _gpus_now(reader: GpuReader, seen: Look, outcome: Outcome) -> List[Dict[str, Any]]:
     """The GPUs at the end. A driver that no longer answers must not take the place of what there is to tell."""
-    wanted = {gpu.index for gpu in seen.gpus}
     try:
         snapshot = reader.snapshot()
     except (GpuFleetError, OSError, RuntimeError) as exc:
@@ -211,7 +211,7 @@ def _gpus_now(reader: GpuReader, seen: Look, outcome: Outcome) -> List[Dict[str,
         return []
     if not snapshot.available:
         outcome.warnings.append("The GPUs could not be read at the end: %s (%s)." % (snapshot.reason, snapshot.reason_detail))
-    return [gpu.to_dict() for gpu in snapshot.gpus if gpu.index in wanted]
+    return [gpu.to_dict() for gpu in as_now(seen.gpus, snapshot)]
 
 
 def _status_now(ports: Ports, seen: Look, outcome: Outcome) -> Dict[str, Any]:

@@ -5,9 +5,16 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.memory import Need, holders_text, shortages
-from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import TOTAL_MIB, gpu
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, MigDevice
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.memory import (
+    Limit,
+    Need,
+    as_now,
+    free_limits,
+    holders_text,
+    shortages,
+)
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import TOTAL_MIB, gpu, snapshot
 
 NEED = Need(0.92)
 NEEDED = 90057  # ceil(97887 * 0.92)
@@ -56,3 +63,34 @@ def test_every_holder_is_named_with_what_a_person_needs() -> None:
     assert "GPU 4" not in text
     assert "no process that the driver or /proc shows" in holders_text([gpu(3, 5000)], {3: 1024})
     assert "unknown" in holders_text([gpu(3, None)], {3: 1024})
+
+
+def card(first: int, second: int) -> Gpu:
+    """A card cut in two, of which so much is used; a process of each half is listed for the whole card."""
+    halves = tuple(
+        MigDevice(number, "MIG-%d" % number, None, number, 0, total_mib=40000, used_mib=used, free_mib=40000 - used, reserved_mib=0)
+        for number, used in enumerate((first, second))
+    )
+    holders = [process(7, None, "vllm-neighbour.service")] if first + second else []
+    return gpu(0, first + second, holders, memory_type="mig", mig_devices=halves)
+
+
+def test_an_instance_is_judged_by_its_own_memory() -> None:
+    """What a neighbour holds on the other half of the card is no hindrance, and the card's size is not the instance's."""
+    whole = card(0, 38000)
+    first, second = (whole.of_mig(device) for device in whole.mig_devices)
+    assert shortages([first], Need(0.9), frozenset(), frozenset()) == []
+    full, = shortages([second], Need(0.9), frozenset(), frozenset())
+    assert (full.needed_mib, full.possible_mib, full.certain) == (36000, 2000, False)
+    assert shortages([second], Need(0.9), frozenset({"vllm-neighbour.service"}), frozenset()) == []
+    small, = shortages([first], Need(0.9, 8000), frozenset(), frozenset())
+    assert small.certain, "no waiting makes an instance larger"
+    assert free_limits([first], Need(0.9), frozenset(), frozenset()) == [Limit(0, 1024, 4000, "MIG-0")]
+    assert "MIG-1 (38,000 MiB used)" in holders_text([second], {})
+
+
+def test_the_same_instances_are_found_again() -> None:
+    before = card(0, 38000)
+    later = snapshot([card(12, 0), gpu(1, 5)])
+    chosen = [before.of_mig(before.mig_devices[0]), gpu(1), gpu(9)]
+    assert [(each.index, each.used_mib) for each in as_now(chosen, later)] == [(0, 12), (1, 5)]

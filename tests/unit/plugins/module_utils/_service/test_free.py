@@ -1,0 +1,61 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Making room: on MIG instances each is waited for by itself."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import GpuReader
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.select import resolve
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, MigDevice, Snapshot
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service import free
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.memory import Limit
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import FakeClock, gpu, snapshot
+
+
+class Cut(GpuReader):
+    """One card cut in two. The second half gives its memory back after ``late`` seconds."""
+
+    def __init__(self, clock: FakeClock, late: float) -> None:
+        self.clock, self.late = clock, late
+
+    def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
+        used = 38000 if self.clock.now < 1000.0 + self.late else 0
+        halves = tuple(
+            MigDevice(number, "MIG-%d" % number, None, number, 0, total_mib=40000, used_mib=each, free_mib=40000 - each)
+            for number, each in enumerate((0, used))
+        )
+        card: Gpu = gpu(3, used, memory_type="mig", mig_devices=halves)
+        return snapshot(resolve(gpus or ["all"], [card]))
+
+
+@pytest.fixture(autouse=True)
+def no_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ending orphans has tests of its own."""
+    monkeypatch.setattr(free, "_end_orphans", lambda *_given: None)
+
+
+LIMITS = [Limit(3, 1024, 4000, "MIG-0"), Limit(3, 1024, 4000, "MIG-1")]
+
+
+def test_both_instances_of_a_card_are_waited_for() -> None:
+    clock = FakeClock()
+    freed = free.make_free(LIMITS, _ports(clock), Cut(clock, 5.0))
+    assert freed.warnings == () and clock.now >= 1006.0
+
+
+def test_the_instance_that_stays_full_is_named() -> None:
+    clock = FakeClock()
+    with pytest.raises(GpuFleetError, match=r"MIG-1 \(38,000 MiB used\)"):
+        free.make_free(LIMITS, _ports(clock), Cut(clock, 1e9), 10.0)
+    free.make_free(LIMITS[:1], _ports(clock), Cut(clock, 1e9), 10.0)  # the neighbour's memory is its own
+
+
+def _ports(clock: FakeClock) -> Any:
+    return Ports(clock=clock)
