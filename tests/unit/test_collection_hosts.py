@@ -22,6 +22,7 @@ NEWER = {"tomllib"}
 OPTIONAL = {"pynvml"}
 # Who may import whom, as docs/design.md has it. A room that is not here may import nothing but _core.
 ROOMS: Dict[str, Set[str]] = {
+    "_catalogue": {"_core", "_unit"},
     "_diagnosis": {"_core", "_guard"},
     "_gpu": {"_core", "_process"},
     "_guard": {"_core", "_gpu", "_process"},

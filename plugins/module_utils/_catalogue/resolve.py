@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
+from .._unit.slug import unit_name
 from .schema import ELSEWHERE, FIELDS, OWN_ARGUMENTS
 from .values import hint, kind
 
@@ -43,7 +44,31 @@ def examine(models: Any, name: Any) -> Tuple[List[str], Dict[str, Any]]:
         return [
             "the model %r is not in the catalogue%s. The catalogue has: %s." % (name, hint(name, names), ", ".join(names))
         ], {}
-    return _examine_entry(name, entries[name])
+    problems, parameters = _examine_entry(name, entries[name])
+    problems = _unit_problems(name, names) + problems
+    return problems, {} if problems else parameters
+
+
+def _unit_problems(name: str, names: Sequence[str]) -> List[str]:
+    """What keeps a name from being a unit's: it makes none, or the one of another entry."""
+    try:
+        unit = unit_name(name)
+    except GpuFleetError as exc:
+        return ["vllm_models[%r]: %s" % (name, exc.msg)]
+    same = [other for other in names if other != name and _unit_of(other) == unit]
+    if not same:
+        return []
+    return [
+        "vllm_models[%r] and vllm_models[%r] would both be the unit %s. Choose a name that differs in letters, digits or dots."
+        % (name, same[0], unit)
+    ]
+
+
+def _unit_of(name: str) -> Optional[str]:
+    try:
+        return unit_name(name)
+    except GpuFleetError:
+        return None
 
 
 def _examine_entry(name: str, entry: Any) -> Tuple[List[str], Dict[str, Any]]:

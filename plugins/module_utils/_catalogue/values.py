@@ -18,6 +18,8 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# An index, a UUID or a beginning of one, or a PCI id, as vllm_service takes them.
+_GPU = re.compile(r"([0-9]+|(GPU|MIG)-[0-9A-Z/-]+|([0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])$", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # More seconds than this in a time-out are a slip of the keyboard.
 _WEEK_S = 7 * 24 * 3600
@@ -152,6 +154,8 @@ def gpus(value: Any) -> List[str]:
             raise ValueError("holds %s; a GPU is an index, a UUID or a PCI id" % shown(gpu))
         if str(gpu).strip().startswith("-"):
             raise ValueError("holds %s; indices start at 0" % shown(gpu))
+        if str(gpu).strip() != "all" and not _GPU.match(str(gpu).strip()):
+            raise ValueError("holds %s, which is neither an index, nor a UUID (GPU-..., MIG-...), nor a PCI id (0000:1b:00.0)" % shown(gpu))
         result.append(_without_zeros(str(gpu).strip()))
     if "all" in result and len(result) > 1:
         raise ValueError('holds "all" beside other GPUs; one of the two')

@@ -164,3 +164,22 @@ def test_no_message_repeats_a_secret(secrets: Any) -> None:
 def test_no_message_repeats_an_entry_of_the_wrong_form() -> None:
     assert "hunter2" not in problem_of([{"secrets": {"KEY": "hunter2"}}])
     assert "hunter2" not in problem_of("VLLM_API_KEY=hunter2")
+
+
+@pytest.mark.parametrize(("models", "name", "said"), [
+    ({"模型": {"path": "/m"}}, "模型", "can't be made a unit's name"),
+    ({"---": {"path": "/m"}}, "---", "can't be made a unit's name"),
+    ({"x" * 200: {"path": "/m"}}, "x" * 200, "too long"),
+    ({"a b": {"path": "/m"}, "A-b": {"path": "/m"}}, "a b", "would both be the unit vllm-a-b.service"),
+    ({"m": {"path": "/m", "gpus": [4, "x"]}}, "m", "gpus holds 'x', which is neither an index"),
+    ({"m": {"path": "/m", "gpus": "0,1,two"}}, "m", "holds 'two'"),
+    ({"m": {"path": "/m", "gpus": ["GPU"]}}, "m", "holds 'GPU'"),
+])  # fmt: skip
+def test_what_no_host_could_take_is_found_before_any_host_is_asked(models: dict[str, Any], name: str, said: str) -> None:
+    problems, parameters = examine(models, name)
+    assert len(problems) == 1 and said in problems[0] and parameters == {}, problems
+
+
+@pytest.mark.parametrize("gpu", ["7", "GPU-1c2d", "MIG-0a1b-22", "MIG-GPU-1c2d/3/0", "0000:1b:00.0", "00000000:1B:00.0", "1b:00.0"])
+def test_every_form_of_a_gpu_is_taken(gpu: str) -> None:
+    assert examine({"m": {"path": "/m", "gpus": [gpu]}}, "m")[1]["gpus"] == [gpu]
