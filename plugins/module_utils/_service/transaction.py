@@ -25,9 +25,11 @@ from .change_log import COMMITTING, ROLLING_BACK, STAGING, STARTING, STOPPING, C
 from .drain import drain
 from .explain import explain
 from .free import make_free
+from .home import remove_new_home
 from .look import Look, server_of
 from .memory import free_limits
 from .outcome import Outcome, Undo
+from .patience import patience_for
 from .plan import Plan
 from .ports import Ports
 from .prepare import prepare, prepared_steps
@@ -59,6 +61,9 @@ class Transaction:
         self._log = log or ChangeLog()
         self._undo = undo or Undo()
         self.outcome = outcome
+        self._home = os.path.join(ports.paths.home, look.spec.slug) if look.spec is not None else None
+        self._new_home = False
+        self._without_file = False
 
     def run(self) -> Outcome:
         """Carry the plan out. Raises GpuFleetError, with everything that was done attached, when it could not be."""
@@ -78,6 +83,7 @@ class Transaction:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def _stage_files(self) -> None:
+        self._new_home = self._look.own is None and self._home is not None and not os.path.lexists(self._home)
         self.outcome.touched |= bool(prepared_steps(self._look, self._plan))
         prepare(self._look, self._plan, self._ports)
         if self._request.state != "absent":  # what is removed goes after it has been stopped
@@ -112,6 +118,8 @@ class Transaction:
             status = rival.status if rival is not None else view.status
             if service is not None:
                 self._undo.will_stop(service, served=status.running)
+            elif status.running:
+                self._without_file = True
         if units:
             if self._undo.down_since is None:
                 self._undo.down_since, self._undo.down_at = self._ports.clock.monotonic(), self._ports.clock.time()
@@ -144,6 +152,7 @@ class Transaction:
         patience = self._request.stop_timeout
         if self._look.spec is not None and self._look.spec.unit in units:
             patience = max(patience, float(self._look.spec.timeout_stop_s))  # its own drain is longer
+        patience = patience_for(patience, self._ports.systemd.statuses(units).values())
         refs = [UnitRef(self._ports.systemd, unit) for unit in units]
         result = stop_units(refs, patience, self._ports.clock, self._ports.paths.proc)
         for stopped in result:
@@ -255,11 +264,25 @@ class Transaction:
         more = {"replaced": self.outcome.replaced, "failure": failure}
         self.outcome.warnings.extend(self._log.try_to_intend(ROLLING_BACK, self._undo, more))
         undone = rollback.run()
+        if self._without_file:
+            undone.problems.append("%s ran without its unit file, and there is none to start it by" % self._look.view.unit)
+        elif undone.complete and self._new_home:
+            self._remove_home()
         self.outcome.rolled_back = undone.complete
         self.outcome.warnings.extend(undone.warnings)
         if undone.serves:
             self._up_again()
         return GpuFleetError("%s\n%s" % (msg, undone.text), **result)
+
+    def _remove_home(self) -> None:
+        """What a server that never served has left in a directory that was not there before."""
+        if self._home is None:
+            return
+        try:
+            if not remove_new_home(self._home):
+                self.outcome.warnings.append("%s is kept: what was downloaded is in it." % self._home)
+        except GpuFleetError as exc:
+            self.outcome.warnings.append(exc.msg)
 
     def _explained(self, cause: Exception) -> str:
         if not isinstance(cause, GpuFleetError):

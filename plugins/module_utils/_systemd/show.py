@@ -35,11 +35,17 @@ PROPERTIES = (
     "ActiveEnterTimestampMonotonic",
     "ExecMainStartTimestampMonotonic",
     "StateChangeTimestampMonotonic",
+    "TimeoutStopUSec",
     "Job",
 )
 
 # ExecMainCode is the si_code of waitid(2).
 _EXEC_CODES = {"0": None, "1": "exited", "2": "killed", "3": "dumped"}
+
+# systemctl prints time spans as people read them; a month and a year are what systemd takes them for.
+_SPAN_S = {"us": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0,
+           "month": 2629800.0, "y": 31557600.0}  # fmt: skip
+_SPAN_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|μs|ms|s|min|h|d|w|month|y)$")
 
 _PROPERTY_LINE = re.compile(r"^([A-Z][A-Za-z0-9]*)=(.*)$")
 # The words of the command stand before these, and may look like anything: only the end of the line counts.
@@ -110,6 +116,7 @@ class UnitStatus:
     active_enter: Optional[float] = None
     main_start: Optional[float] = None
     state_change: Optional[float] = None
+    timeout_stop: Optional[float] = None  # seconds that the unit may take to stop; None for no end, or unknown
     job: int = 0  # the id of a queued or running job on the unit, 0 for none
 
     @classmethod
@@ -150,6 +157,7 @@ class UnitStatus:
             active_enter=when("ActiveEnterTimestampMonotonic"),
             main_start=when("ExecMainStartTimestampMonotonic"),
             state_change=when("StateChangeTimestampMonotonic"),
+            timeout_stop=parse_span(get("TimeoutStopUSec", "")),
             job=_int(get("Job")),
         )
 
@@ -214,6 +222,17 @@ class UnitStatus:
             "restarts": self.n_restarts,
             "since": self.state_change,
         }
+
+
+def parse_span(text: str) -> Optional[float]:
+    """Seconds of a time span as ``systemctl show`` prints it (``1min 30s``); None for ``infinity`` and what is no time span."""
+    total, words = 0.0, text.split()
+    for word in words:
+        part = _SPAN_PART.match(word)
+        if part is None:
+            return None
+        total += float(part.group(1)) * _SPAN_S[part.group(2)]
+    return total if words else None
 
 
 def _int(text: Optional[str]) -> int:

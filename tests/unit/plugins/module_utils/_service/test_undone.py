@@ -1,0 +1,87 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a roll-back leaves, and what it must not claim; and how long a stop is waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service import transaction
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.test_transaction import NEW, OLD, Swap
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import Behaviour, status
+
+
+def failing(tmp_path: Path, **how: Any) -> Swap:
+    """A swap whose new server dies, after it has written into its home."""
+    swap = Swap(tmp_path, **how)
+    swap.world.behaviours[NEW] = Behaviour(load=100.0, dies=2.0)
+    original = swap.world.start
+
+    def start(unit: str, no_block: bool = True, timeout: float = 30.0) -> None:
+        if unit == NEW:
+            (tmp_path / "home" / "new" / "cache").mkdir(parents=True, exist_ok=True)
+        original(unit)
+
+    swap.world.start = start  # type: ignore[method-assign]
+    return swap
+
+
+def test_the_home_of_a_first_deployment_goes_with_it(tmp_path: Path) -> None:
+    swap = failing(tmp_path)
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert swap.outcome.rolled_back and not (tmp_path / "home" / "new").exists()
+
+
+def test_a_home_that_was_there_before_stays(tmp_path: Path) -> None:
+    (tmp_path / "home" / "new").mkdir(parents=True)
+    swap = failing(tmp_path)
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert swap.outcome.rolled_back and (tmp_path / "home" / "new" / "cache").exists()
+
+
+def test_what_was_downloaded_stays_and_is_told(tmp_path: Path) -> None:
+    swap = failing(tmp_path)
+    original = swap.world.start
+
+    def start(unit: str, no_block: bool = True, timeout: float = 30.0) -> None:
+        original(unit)
+        if unit == NEW:
+            (tmp_path / "home" / "new" / "huggingface").mkdir()
+            (tmp_path / "home" / "new" / "huggingface" / "blob").write_text("weights")
+
+    swap.world.start = start  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert (tmp_path / "home" / "new" / "huggingface" / "blob").exists()
+    assert any("was downloaded" in warning for warning in swap.outcome.warnings)
+
+
+def test_a_server_that_ran_without_its_file_is_not_said_to_be_back(tmp_path: Path) -> None:
+    swap = failing(tmp_path, old_running=False)
+    swap.world.units[NEW] = status(NEW, "active", load_state="not-found")
+    with pytest.raises(GpuFleetError, match="ran without its unit file"):
+        swap.run()
+    assert not swap.outcome.rolled_back
+
+
+@pytest.mark.parametrize(("declared", "waited"), [(None, 60.0), (320.0, 320.0)])
+def test_a_rivals_own_drain_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: float | None, waited: float) -> None:
+    asked: list[float] = []
+    real = transaction.stop_units
+
+    def stop_units(refs: Any, patience: float, *more: Any) -> Any:
+        asked.append(patience)
+        return real(refs, patience, *more)
+
+    monkeypatch.setattr(transaction, "stop_units", stop_units)
+    swap = Swap(tmp_path)
+    swap.world.units[OLD] = status(OLD, "active", unit_file_state="enabled", timeout_stop=declared)
+    swap.run()
+    assert asked == [waited]
