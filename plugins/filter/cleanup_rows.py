@@ -34,6 +34,8 @@ def _verdict(result: Mapping[str, Any]) -> "tuple[str, bool]":
     """(the word for it, whether the host is as it should be)."""
     if result.get("unreachable"):
         return "UNREACHABLE", False
+    if result.get("lock_holder") is not None:
+        return "BUSY", False
     if "freed" not in result:
         return ("FAILED", False) if result else ("not run", False)
     held = result.get("held") or []
@@ -72,9 +74,8 @@ def _left(result: Mapping[str, Any]) -> Optional[str]:
     """What is still held, said once for GPUs with the same holders and the same reasons."""
     gpus_by_text: Dict[str, List[str]] = {}
     for each in result.get("held") or []:
-        gpus_by_text.setdefault(_holders(each), []).append(
-            "%s (%s MiB)" % (each.get("gpu"), "?" if each.get("used_mib") is None else each["used_mib"])
-        )
+        used = "" if each.get("used_mib") is None else " (%s MiB)" % each["used_mib"]
+        gpus_by_text.setdefault(_holders(each), []).append("%s%s" % (each.get("gpu"), used))
     parts = ["GPU %s: %s" % (", ".join(gpus), text) for text, gpus in gpus_by_text.items()]
     for each in result.get("unkillable") or []:
         parts.append("pid %s (%s) can't be ended, state %s" % (each.get("pid"), each.get("name"), each.get("state")))
@@ -85,7 +86,7 @@ def _left(result: Mapping[str, Any]) -> Optional[str]:
 
 def _holders(held: Mapping[str, Any]) -> str:
     if held.get("verdict") == "unreadable":
-        return "can't be read"
+        return "can't be read (%s: %s)" % (held.get("state"), held.get("error") or "no detail")
     units = sorted({str(each["unit"]) for each in held.get("holders") or [] if each.get("unit") and held.get("verdict") == "in_use"})
     if units:
         return "in use by %s" % ", ".join(units)

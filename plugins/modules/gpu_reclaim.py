@@ -14,6 +14,9 @@ description:
   - Works down a ladder and returns as soon as the proof holds. Units that would start their processes again are stopped as
     units, in a bounded time, then killed as a whole. Processes get a TERM, then a KILL, each through a pidfd after its start, program,
     user and hold on a GPU were checked again. With O(reset=if_needed) a GPU that nobody holds is reset last.
+  - Ends nothing while M(gpufleet.vllm.vllm_service) or another clean-up changes services on the host (RV(lock_holder) says who), and nothing
+    on a GPU on which somebody else's vLLM loads its model, because memory that comes free in that moment makes vLLM fail or size its
+    cache wrongly. A unit is not stopped when systemd would stop another one with it that was not named.
   - Never signals protected processes (display servers, the NVIDIA and container daemons, MPS, the way into the host), the processes
     of containers and virtual machines, itself and its ancestors, nor a process that it can't prove to be the one that was looked at.
   - Fails when memory is still held at the end, and names every holder with the next step.
@@ -345,6 +348,12 @@ held:
         - V(in_use) when running processes that were rightly left alone account for it, V(dirty) when not, V(unreadable) when the
           driver does not say.
       type: str
+    state:
+      description: The state of the GPU, as in C(gpu_memory.gpus) of M(gpufleet.vllm.gpu_memory_facts).
+      type: str
+    error:
+      description: What the driver says is wrong with it, null when nothing is.
+      type: str
     unattributed_mib:
       description: MiB that no listed process accounts for, null when unknown.
       type: int
@@ -353,6 +362,21 @@ held:
       type: list
       elements: dict
   sample: []
+lock_holder:
+  description: Who changes the services of this host at this moment, so that nothing was ended.
+  returned: when another run has the lock of the host
+  type: dict
+  contains:
+    pid:
+      description: The process id of that run on the host.
+      type: int
+    purpose:
+      description: The module, with what it was asked for.
+      type: str
+    since:
+      description: Since when, in seconds since the epoch.
+      type: float
+  sample: {"pid": 4711, "purpose": "vllm_service started kimi-k2.5", "since": 1796000000.0}
 shm_removed:
   description: What was removed from shared memory, or in check mode would be.
   returned: always

@@ -450,6 +450,58 @@ def test_a_fleet_is_cleaned_up_and_what_stays_dirty_is_listed(lab: Lab, tmp_path
     assert "is false" in asked.out
 
 
+@pytest.mark.parametrize(
+    ("preset", "result", "words"),
+    [
+        ("no_driver", "FAILED", "no_driver: NVML: nvmlInit_v2: driver not loaded"),
+        ("mismatch", "FAILED", "a reboot loads the new module"),
+        ("hung", "FAILED", "did not answer within 6 s"),
+        ("no_gpus", "FAILED", "The driver shows no GPU on this host"),
+        ("lost", "DIRTY", "GPU 3: can't be read (lost:"),
+        ("reset_required", "DIRTY", "GPU 3: can't be read (reset_required:"),
+    ],
+)
+def test_a_broken_driver_fails_its_host_alone_and_nothing_is_claimed(
+    lab: Lab, tmp_path: Path, preset: str, result: str, words: str
+) -> None:
+    broken, sound = (Programs(lab.hosts[name]) for name in ("gpu01", "gpu02"))
+    for on in (broken, sound):
+        on.host.reset()
+        on.orphan([0])
+    broken.host.gpu.preset(preset)
+    arguments = ("--limit", "localhost,gpu01,gpu02", "-e", json.dumps({"gpu_reclaim_timeout": 6}))
+    ran = playbook("gpu_cleanup", *arguments, reports=tmp_path).expect(2)
+    rows = {row["host"]: row for row in (ran.report or {})["rows"]}
+    assert (rows["gpu01"]["result"], rows["gpu01"]["ok"]) == (result, False) and words in rows["gpu01"]["left"]
+    assert (ran.report or {})["hosts"]["gpu01"]["freed"] is False
+    assert (rows["gpu02"]["result"], rows["gpu02"]["freed_mib"]) == ("freed", 96000)
+    broken.host.reset()
+
+
+FAULTS = {
+    "scope": ("-e scope=nonsense", "scope must be one of orphans, services, all, it is 'nonsense'"),
+    "scope without services": ("-e scope=services", "it names none"),
+    "select": ('-e {"gpu_reclaim_select":"used_mib>"}', "`select` is no valid JMESPath expression"),
+    "query": ("-e query=[", "`query` is no valid JMESPath expression"),
+    "number": ("-e gpu_reclaim_timeout=abc", "gpu_reclaim_timeout must be a number of seconds, it is 'abc'"),
+    "negative": ("-e gpu_reclaim_grace=-1", "grace must not be negative"),
+    "no GPU": ('-e {"gpu_reclaim_gpus":["banana"]}', "'banana' in gpus is no GPU"),
+    "slip": ("-e scop=all", "did you mean scope"),
+    "option's slip": ("-e gpu_reclaim_grce=1", "did you mean gpu_reclaim_grace"),
+    "report_dir": ("-e report_dir=/proc/nope", "/proc/nope"),
+    "target": ("-e target=nosuch", "No host matches the target 'nosuch'"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_request_is_refused_once_before_any_host_is_touched(lab: Lab, fault: str) -> None:
+    arguments, words = FAULTS[fault]
+    ran = playbook("gpu_cleanup", *arguments.split(" ")).expect(2)
+    said = " ".join(ran.out.split())
+    assert words in said and "Traceback" not in said and said.count("fatal:") == 1
+    assert set(ran.recap) == {"localhost"}, "no host was asked"
+
+
 def test_a_host_that_cannot_be_reached_fails_alone(lab: Lab) -> None:
     host = lab.hosts["gpu02"]
     host.cut_network()
@@ -468,8 +520,3 @@ def test_five_hundred_random_trees() -> None:
     forest = grow(500, seed=int(os.environ.get("GPUFLEET_TREE_SEED", "1795976874")))
     print(f"{forest.ended} processes ended, {forest.spared} spared, {forest.units} units stopped")
     assert forest.ended >= 100 and forest.spared >= 500 and forest.units >= 25
-
-
-def test_no_host_matched_is_said_before_anything_is_touched(lab: Lab) -> None:
-    ran = playbook("gpu_cleanup", "-e", "target=nosuch").expect(2)
-    assert "No host matches the target 'nosuch'" in ran.out

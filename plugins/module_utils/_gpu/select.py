@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import List, Sequence, Union
 
 from .._core.errors import GpuFleetError
-from .host import normal_pci
+from .host import natural, normal_pci
 from .types import Gpu
 
 
@@ -47,7 +47,7 @@ def _like_uuid(lowered: str) -> bool:
 
 def _one(word: str, gpus: Sequence[Gpu]) -> Gpu:
     if word.isdigit():
-        matches = [gpu for gpu in gpus if gpu.index == int(word)]
+        matches = [gpu for gpu in gpus if gpu.index == natural(word)]
     elif normal_pci(word) is not None:
         matches = [gpu for gpu in gpus if gpu.pci_bus_id and normal_pci(gpu.pci_bus_id) == normal_pci(word)]
     else:
@@ -75,7 +75,10 @@ def describe(gpus: Sequence[Gpu]) -> str:
     if not gpus:
         return "The driver shows no GPU on this host."
     lines = []
+    # Eight times the same long name would hide what differs.
+    common = gpus[0].name if len(gpus) > 1 and len({gpu.name for gpu in gpus}) == 1 else None
     for gpu in gpus:
-        lines.append("%d (%s)" % (gpu.index, ", ".join(text for text in (gpu.uuid, gpu.pci_bus_id, gpu.name) if text) or gpu.state))
+        facts = (gpu.uuid, gpu.pci_bus_id, None if common else gpu.name)
+        lines.append("%d (%s)" % (gpu.index, ", ".join(text for text in facts if text) or gpu.state))
         lines.extend("%s (MIG device %d of GPU %d)" % (device.uuid, device.index, gpu.index) for device in gpu.mig_devices)
-    return "This host has: %s." % "; ".join(lines)
+    return "This host has: %s%s." % ("; ".join(lines), "; all of them %s" % common if common else "")

@@ -40,6 +40,8 @@ class Held:
             "used_mib": self.used_mib,
             "limit_mib": self.limit_mib,
             "verdict": self.verdict,
+            "state": self.gpu.state,
+            "error": self.gpu.error,
             "unattributed_mib": self.unattributed_mib,
             "holders": [
                 {

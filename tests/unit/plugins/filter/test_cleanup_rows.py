@@ -48,6 +48,7 @@ PLANNED = [{"pid": 8, "name": "VLLM::EngineCor", "gpus": [0], "signals": [], "ou
         # failed_when turns a failure into a success; what it came to does not change
         (result(freed=False, held=[held(0, "dirty")]), "DIRTY", False),
         ({"failed": True, "msg": "no root"}, "FAILED", False),
+        (result(freed=False, failed=True, lock_holder={"pid": 7}), "BUSY", False),
         ({"unreachable": True, "msg": "no route"}, "UNREACHABLE", False),
         ({}, "not run", False),
         (result(freed=False, changed=True, signalled=PLANNED, held=[held(0, "dirty")], timings={"total": 0.0}), "would free", True),
@@ -86,7 +87,7 @@ def test_what_is_left_is_said_once_for_gpus_with_the_same_holders() -> None:
         failed=True,
         held=[
             held(0, "in_use", WORKER), held(1, "in_use", WORKER), held(2, "dirty", STUCK), held(3, "dirty"),
-            held(4, "unreadable", used=None),
+            {**held(4, "unreadable", used=None), "state": "lost", "error": "GPU is lost"},
         ],
         unkillable=[{"pid": 8, "name": "VLLM::EngineCor", "state": "D"}],
         reboot_required=True,
@@ -95,7 +96,7 @@ def test_what_is_left_is_said_once_for_gpus_with_the_same_holders() -> None:
         "GPU 0 (96801 MiB), 1 (96801 MiB): in use by vllm-a.service; "
         "GPU 2 (96801 MiB): VLLM::EngineCor pid 8: survived SIGKILL; "
         "GPU 3 (96801 MiB): held by no process that can be seen; "
-        "GPU 4 (? MiB): can't be read; "
+        "GPU 4: can't be read (lost: GPU is lost); "
         "pid 8 (VLLM::EngineCor) can't be ended, state D; reboot required"
     )
 
