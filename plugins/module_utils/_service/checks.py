@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
-from typing import List, Optional
+from typing import FrozenSet, List, Optional, Tuple
 
 from .._model.parallel import Check
 from .._preflight.asked import Asked, Seen
@@ -35,7 +35,25 @@ def run_checks(request: Request, look: Look, plan: Plan, ports: Ports, remember:
     if plan.has("start"):
         checks.append(_port(request, look, plan))
         checks += _memory(look, plan)
-    return replace(report, checks=tuple(checks))
+    return replace(report, checks=tuple(checks), about={**report.about, "free_mib_per_gpu": _free_then(look, plan)})
+
+
+def _free_then(look: Look, plan: Plan) -> Optional[int]:
+    """MiB free on the fullest GPU once what is to be stopped is gone; None where that isn't known."""
+    units, pids = _leaving(look, plan)
+    least: Optional[int] = None
+    for gpu in look.gpus:
+        held = [process.used_mib for process in gpu.processes if process.unit in units or process.pid in pids]
+        if gpu.free_mib is None or None in held:
+            return None
+        free = gpu.free_mib + sum(size or 0 for size in held)
+        least = free if least is None else min(least, free)
+    return least
+
+
+def _leaving(look: Look, plan: Plan) -> Tuple[FrozenSet[str], FrozenSet[int]]:
+    """The units and processes that will be gone before the start."""
+    return frozenset(plan.targets("stop")) | {look.view.unit}, frozenset(int(pid) for pid in plan.targets("end_process"))
 
 
 def asked_of(request: Request, spec: ServiceSpec) -> Asked:
@@ -116,8 +134,7 @@ def _bind_error(host: str, port: int) -> Optional[str]:
 def _memory(look: Look, plan: Plan) -> List[Check]:
     if look.need is None:
         raise AssertionError("look.need is not None")
-    units = frozenset(plan.targets("stop")) | {look.view.unit}
-    pids = frozenset(int(pid) for pid in plan.targets("end_process"))
+    units, pids = _leaving(look, plan)
     short = shortages(look.gpus, look.need, units, pids)
     unknown = [gpu for gpu in look.gpus if gpu.total_mib is None or gpu.used_mib is None]
     if not short and unknown:

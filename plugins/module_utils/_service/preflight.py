@@ -58,6 +58,9 @@ def _request(params: Mapping[str, Any]) -> Request:
     model = params.get("model")
     if not isinstance(model, str) or not model.strip():
         raise GpuFleetError("`model` is empty. Give a directory of this host, or a repository's name.")
+    for name in ("args", "env", "unit_options"):
+        if params.get(name) is not None and not isinstance(params[name], Mapping):
+            raise GpuFleetError("`%s` is a %s. It has to be a dictionary." % (name, type(params[name]).__name__))
     known: Dict[str, Any] = {key: value for key, value in params.items() if key != "gpu_facts"}
     # As if it were started anew: what it holds itself comes free, and no server is asked anything.
     return to_request({**known, "name": params.get("name") or _NOBODYS_NAME, "state": "restarted", "smoke": False})
