@@ -24,6 +24,11 @@ class MemInfo:
     available_mib: int
 
 
+def natural(text: str) -> Optional[int]:
+    """A number written in plain digits; None for anything else, also for one that no counter here can reach."""
+    return int(text) if len(text) < 19 and text.isascii() and text.isdigit() else None
+
+
 def normal_pci(text: str) -> Optional[str]:
     """A PCI address in the driver's form, ``00000000:1B:00.0``; None for what is none. Domains of 4 or 8 digits, or none."""
     match = _PCI.match(text.strip()) or _SHORT_PCI.match(text.strip())
@@ -74,8 +79,8 @@ def driver_minor(pci_bus_id: str, proc_root: str = "/proc") -> Optional[int]:
         if normal_pci(name) == pci_bus_id:
             for line in (_text("%s/%s/information" % (base, name)) or "").splitlines():
                 key, _colon, value = line.partition(":")
-                if key.strip() == "Device Minor" and value.strip().isdigit():
-                    return int(value.strip())
+                if key.strip() == "Device Minor":
+                    return natural(value.strip())
     return None
 
 
@@ -95,8 +100,9 @@ def meminfo(proc_root: str = "/proc") -> Optional[MemInfo]:
     values: Dict[str, int] = {}
     for line in (_text(proc_root + "/meminfo") or "").splitlines():
         words = line.split()
-        if len(words) >= 2 and words[1].isdigit():
-            values[words[0].rstrip(":")] = int(words[1]) // 1024
+        size = natural(words[1]) if len(words) >= 2 else None
+        if size is not None:
+            values[words[0].rstrip(":")] = size // 1024
     if "MemTotal" not in values or "MemFree" not in values:
         return None
     return MemInfo(values["MemTotal"], values["MemFree"], values.get("MemAvailable", values["MemFree"]))
