@@ -50,6 +50,7 @@ bench: venv ## Measure against what people do by hand, on a lab host (root)
 	@PYTHONPATH=tests $(PY) -m bench.facts_cost
 	@PYTHONPATH=tests $(PY) -m bench.guard_cost
 	@PYTHONPATH=tests $(PY) -m bench.reclaim
+	@PYTHONPATH=tests $(PY) -m bench.crash_report
 
 build: venv ## Build the collection's tarball into build/
 	@$(PY) tests/gates/tarball.py

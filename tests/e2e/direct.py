@@ -52,14 +52,14 @@ def reloads():
 """
 
 
-def service(host: Host, check: bool = False, **parameters: Any) -> dict[str, Any]:
+def service(host: Host, /, check: bool = False, **parameters: Any) -> dict[str, Any]:
     """One run; what Ansible would return, with ``failed`` and ``warnings`` in any case."""
     code = _RUN + "result = once(given['parameters'], given['check'])\n"
     done: dict[str, Any] = core(host, code, parameters={**SMALL, **parameters}, check=check)
     return done
 
 
-def thrice(host: Host, unit: str = UNIT, release: str = "", **parameters: Any) -> dict[str, Any]:
+def thrice(host: Host, /, unit: str = UNIT, release: str = "", **parameters: Any) -> dict[str, Any]:
     """Check mode, the run, and the run again, with a look at the host before and after each of them.
 
     ``release`` is a file that is removed a second after the run has begun. ``reloads`` counts systemd's reloads in the run

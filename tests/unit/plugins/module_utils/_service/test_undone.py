@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.units import stop_units
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service import transaction
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.test_transaction import NEW, OLD, Swap
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import Behaviour, status
@@ -74,13 +75,12 @@ def test_a_server_that_ran_without_its_file_is_not_said_to_be_back(tmp_path: Pat
 @pytest.mark.parametrize(("declared", "waited"), [(None, 60.0), (320.0, 320.0)])
 def test_a_rivals_own_drain_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: float | None, waited: float) -> None:
     asked: list[float] = []
-    real = transaction.stop_units
 
-    def stop_units(refs: Any, patience: float, *more: Any) -> Any:
+    def remembered(refs: Any, patience: float, *more: Any) -> Any:
         asked.append(patience)
-        return real(refs, patience, *more)
+        return stop_units(refs, patience, *more)
 
-    monkeypatch.setattr(transaction, "stop_units", stop_units)
+    monkeypatch.setattr(transaction, "stop_units", remembered)
     swap = Swap(tmp_path)
     swap.world.units[OLD] = status(OLD, "active", unit_file_state="enabled", timeout_stop=declared)
     swap.run()
