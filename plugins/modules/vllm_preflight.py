@@ -212,13 +212,59 @@ suggest:
       description: The sizes, up to the GPUs given, that break no rule of the model.
       type: list
       elements: int
+    tensor_parallel_size_that_fits:
+      description: Those of them for which the GPUs' memory suffices.
+      type: list
+      elements: int
     max_model_len:
       description: The largest that fits, null where that isn't known.
       type: int
     max_num_seqs:
       description: The largest that fits, null where that isn't known.
       type: int
-  sample: {"tensor_parallel_size": [1, 2, 4], "max_model_len": 196608, "max_num_seqs": 1024}
+  sample: {"tensor_parallel_size": [1, 2, 4], "tensor_parallel_size_that_fits": [4], "max_model_len": 196608, "max_num_seqs": 256}
+verdict:
+  description: The memory plan in a word.
+  returned: success
+  type: str
+  sample: fits
+about:
+  description: What the figures hold for.
+  returned: success
+  type: dict
+  contains:
+    model:
+      description: The model.
+      type: str
+    gpus:
+      description: The indices of the service's GPUs.
+      type: list
+      elements: int
+    tensor_parallel_size:
+      description: As given in O(args), 1 by default. So are C(pipeline_parallel_size) and C(data_parallel_size).
+      type: int
+    expert_parallel:
+      description: Whether routed experts stay whole.
+      type: bool
+    max_model_len:
+      description: As given, or the model's own; null where neither is known.
+      type: int
+    max_num_seqs:
+      description: As given, or vLLM's default on these GPUs.
+      type: int
+    free_mib_per_gpu:
+      description: MiB that will be free on the fullest of the GPUs when what is replaced is gone; null where that isn't known.
+      type: int
+  sample:
+    model: /models/MiniMax-M2.5
+    gpus: [0, 1, 2, 3]
+    tensor_parallel_size: 4
+    pipeline_parallel_size: 1
+    data_parallel_size: 1
+    expert_parallel: false
+    max_model_len: 196608
+    max_num_seqs: 1024
+    free_mib_per_gpu: 97280
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -190,6 +190,7 @@ options:
     description:
       - What happens when the checks before the start find that this service cannot work on this host.
       - V(enforce) fails before anything is touched, V(warn) warns, V(skip) does not check.
+      - The checks are those of M(gpufleet.vllm.vllm_preflight). A service that runs as declared is warned about and not refused.
     type: str
     choices: [enforce, warn, skip]
     default: enforce
@@ -200,6 +201,7 @@ options:
 seealso:
   - module: gpufleet.vllm.gpu_memory_facts
   - module: gpufleet.vllm.gpu_reclaim
+  - module: gpufleet.vllm.vllm_preflight
 """
 
 EXAMPLES = r"""
@@ -343,7 +345,19 @@ preflight:
       description: Each with C(id), C(status) (V(pass), V(warn), V(fail) or V(skip)), C(detail) and C(fix).
       type: list
       elements: dict
-  sample: {"ok": true, "checks": [{"id": "tp_heads", "status": "pass", "detail": "64 attention heads divide by 8", "fix": null}]}
+    plan:
+      description: The memory plan, as M(gpufleet.vllm.vllm_preflight) has it.
+      type: dict
+    suggest:
+      description: What would work, as M(gpufleet.vllm.vllm_preflight) has it.
+      type: dict
+    verdict:
+      description: The plan in a word, V(fits), V(tight), V(does_not_fit) or V(unknown).
+      type: str
+    about:
+      description: What the plan's figures hold for, as M(gpufleet.vllm.vllm_preflight) has it.
+      type: dict
+  sample: {"ok": true, "verdict": "fits", "checks": [{"id": "kv_heads", "status": "pass", "detail": "8 KV heads / 4 = 2", "fix": null}]}
 gpus_before:
   description: The GPUs of the service before anything was touched, as M(gpufleet.vllm.gpu_memory_facts) has them.
   returned: when a service is to run
