@@ -14,9 +14,9 @@ description:
   - Works down a ladder and returns as soon as the proof holds. Units that would start their processes again are stopped as
     units, in a bounded time, then killed as a whole. Processes get a TERM, then a KILL, each through a pidfd after its start, program,
     user and hold on a GPU were checked again. With O(reset=if_needed) a GPU that nobody holds is reset last.
-  - Ends nothing while M(gpufleet.vllm.vllm_service) or another clean-up changes services on the host (RV(lock_holder) says who), and nothing
-    on a GPU on which somebody else's vLLM loads its model, because memory that comes free in that moment makes vLLM fail or size its
-    cache wrongly. A unit is not stopped when systemd would stop another one with it that was not named.
+  - Ends nothing while M(gpufleet.vllm.vllm_service) or another clean-up changes services on the host (RV(lock_holder) says who), and
+    nothing on a GPU on which somebody else's vLLM loads its model, because memory that comes free in that moment makes vLLM fail or size
+    its cache wrongly. A unit is not stopped when systemd would stop another one with it that was not named.
   - Never signals protected processes (display servers, the NVIDIA and container daemons, MPS, the way into the host), the processes
     of containers and virtual machines, itself and its ancestors, nor a process that it can't prove to be the one that was looked at.
   - Fails when memory is still held at the end, and names every holder with the next step.

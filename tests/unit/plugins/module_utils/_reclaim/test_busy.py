@@ -25,7 +25,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.starts import find_starts
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Start
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Start, UnitKey, UnitView
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.machine import Machine, as_root
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     NOW,
@@ -212,7 +212,7 @@ def test_somebodys_own_server_loads_until_it_listens(machine: Machine) -> None:
         assert child.stdin is not None and child.stdout is not None
         port = int(child.stdout.readline())
         holders = [holder(child.pid, [0], unit=(KIMI, None), vllm=True), orphan(10, [0])]
-        units = {(KIMI, None): unit(KIMI, main_pid=child.pid)}
+        units: Dict[UnitKey, UnitView] = {(KIMI, None): unit(KIMI, main_pid=child.pid)}
         seen = snapshot(a_gpu(0))
         (start,) = find_starts(seen, holders, units, machine.ports())
         assert start.unit == (KIMI, None) and start.gpus == {0} and abs(start.since - time.time()) < 5
@@ -229,4 +229,5 @@ def test_somebodys_own_server_loads_until_it_listens(machine: Machine) -> None:
 def test_a_program_that_is_no_server_is_never_waited_for(machine: Machine) -> None:
     own = os.getpid()
     holders = [holder(own, [0], unit=(KIMI, None), vllm=True, info=info(own)), orphan(10, [0])]
-    assert find_starts(snapshot(a_gpu(0)), holders, {(KIMI, None): unit(KIMI, main_pid=own)}, machine.ports()) == ()
+    units: Dict[UnitKey, UnitView] = {(KIMI, None): unit(KIMI, main_pid=own)}
+    assert find_starts(snapshot(a_gpu(0)), holders, units, machine.ports()) == ()
