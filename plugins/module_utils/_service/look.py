@@ -27,7 +27,7 @@ from .._unit.slug import slug, unit_name
 from .._unit.spec import GuardSpec, ServiceSpec
 from .account import Account, look_up
 from .memory import Need
-from .ownership import OURS, is_mask, refuse_foreign_unit, refuse_masked, refuse_other_name
+from .ownership import OURS, is_mask, refuse_foreign_unit, refuse_masked, refuse_newer, refuse_other_name
 from .plan import Orphan, View, runner_unit_changed
 from .ports import Ports
 from .ready import Target, probe
@@ -71,6 +71,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     status = statuses[unit]
     if request.declares_files:
         refuse_masked(unit, status)
+    refuse_newer(own)
     refuse_other_name(request.name, own)
     refuse_foreign_unit(unit, status, own, _definition_paths(request, ports)[2], ports)
     planned = _file_changes(request, spec, own, account, ports)

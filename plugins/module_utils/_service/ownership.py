@@ -13,6 +13,7 @@ from .._core.files import read_bytes
 from .._process.procfs import read_process
 from .._systemd.show import UnitStatus
 from .._unit.found import ManagedService
+from .._unit.render import FORMAT
 from .ports import Ports
 
 # How every file begins that this collection writes.
@@ -34,6 +35,15 @@ def refuse_other_name(name: str, own: Optional[ManagedService]) -> None:
         raise GpuFleetError(
             "%s belongs to the service %r, and the name %r would make the same unit of it. Choose a name that differs in "
             "letters, digits, dots or hyphens." % (own.unit, own.name, name)
+        )
+
+
+def refuse_newer(own: Optional[ManagedService]) -> None:
+    """A unit that a later version of this collection wrote may say things that this one would throw away."""
+    if own is not None and own.format > FORMAT:
+        raise GpuFleetError(
+            "%s was written by a newer version of this collection (format %d; this one knows %d). It is left alone. Update "
+            "the collection on the controller and run again." % (own.unit, own.format, FORMAT)
         )
 
 

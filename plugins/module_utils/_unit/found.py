@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
@@ -35,6 +35,7 @@ class ManagedService:
     home: str = ""
     tls: bool = False
     problem: str = ""
+    format: int = 1
 
 
 def find_managed(directory: str = DIRECTORY) -> List[ManagedService]:
@@ -69,6 +70,8 @@ def parse_managed(text: str, path: str) -> Optional[ManagedService]:
     if values is None:
         return None
     slug = unit[len("vllm-") : -len(".service")]
+    given = values.get("Format", 1)
+    format_ = given if isinstance(given, int) and not isinstance(given, bool) else 1
     try:
         service = ManagedService(
             unit=unit,
@@ -84,12 +87,13 @@ def parse_managed(text: str, path: str) -> Optional[ManagedService]:
             home=str(values.get("Home", "")),
             tls=values.get("Tls") is True,
             problem=problem,
+            format=format_,
         )
         if not all(isinstance(gpu, int) and not isinstance(gpu, bool) for gpu in service.gpus):
             raise ValueError("Gpus holds something else than numbers")
         return service
     except (ValueError, TypeError) as exc:
-        return _broken(unit, path, problem or str(exc))
+        return replace(_broken(unit, path, problem or str(exc)), format=format_)
 
 
 def conflicts(spec: ServiceSpec, managed: Sequence[ManagedService]) -> List[ManagedService]:
