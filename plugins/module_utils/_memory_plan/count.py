@@ -9,20 +9,28 @@ Where only the checkpoint's total is known, this says how it divides; where not 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Dict, List, Optional, Tuple
 
 from .._model.types import BOTH, LINEAR, NONE, AttentionLayer, LinearState, ModelFacts
 from .arguments import EngineArgs
 from .layers import model_bytes
 
-# An example of each kind of module by its full name: what a quantisation leaves out is asked by these.
-_ATTENTION = "model.layers.0.self_attn.q_proj"
-_LATENT = "model.layers.0.self_attn.q_b_proj"
-_LINEAR = "model.layers.0.linear_attn.in_proj"
-_DENSE = "model.layers.0.mlp.gate_proj"
-_SHARED = "model.layers.0.mlp.shared_experts.gate_proj"
-_EXPERTS = "model.layers.0.mlp.experts.0.gate_proj"
-_HEAD = "lm_head"
+# One module of each kind, as different models call it: what a quantisation leaves out is asked by these.
+_ROOTS = ("model.layers.0.", "model.language_model.layers.0.", "language_model.model.layers.0.", "backbone.layers.0.")
+
+
+def _named(*suffixes: str) -> Tuple[str, ...]:
+    return tuple(root + suffix for suffix in suffixes for root in _ROOTS)
+
+
+_ATTENTION = _named("self_attn.q_proj", "attention.wq", "mixer.q_proj")
+_LATENT = _named("self_attn.q_b_proj", "self_attn.o_proj")
+_LINEAR = _named("linear_attn.in_proj_qkvz", "self_attn.in_proj", "mixer.in_proj", "mamba.in_proj")
+_DENSE = _named("mlp.gate_proj", "feed_forward.gate_proj", "feed_forward.w1", "mixer.up_proj")
+_SHARED = _named("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "feed_forward.shared_expert.gate_proj")
+_EXPERTS = _named("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "feed_forward.experts.gate_proj")
+_HEAD = ("lm_head",)
 # Model types whose dense layers have two matrices instead of three (no gate).
 _UNGATED = (
     "bloom",
@@ -86,6 +94,12 @@ class ModelBytes:
 
 def count(facts: ModelFacts, args: EngineArgs) -> Optional[ModelBytes]:
     """Bytes as stored, and as loaded where vLLM quantises on load. None where a size is missing."""
+    # The same for all the sizes that one plan tries; lists of what isn't quantised can be long.
+    return _count(facts, EngineArgs(dtype=args.dtype, quantization=args.quantization))
+
+
+@lru_cache(maxsize=8)
+def _count(facts: ModelFacts, args: EngineArgs) -> Optional[ModelBytes]:
     hidden, vocab = facts.hidden_size, facts.vocab_size
     if hidden is None or vocab is None or not facts.attention_layers:
         return None
@@ -207,20 +221,20 @@ def _mlp(
     )
 
 
-def _weight(facts: ModelFacts, args: EngineArgs, module: str, plain: float) -> float:
+def _weight(facts: ModelFacts, args: EngineArgs, names: Tuple[str, ...], plain: float) -> float:
     """Bytes of one weight of this kind of module, its share of scales and zero points included."""
-    stored = facts.quantisation
-    if stored is None:
-        if module != _HEAD and args.quantization in ("fp8", "experts_int8", "modelopt"):
+    if facts.quantisation is None:
+        if names is not _HEAD and args.quantization in ("fp8", "experts_int8", "modelopt"):
             return 1.0
-        if module != _HEAD and args.quantization == "bitsandbytes":
+        if names is not _HEAD and args.quantization == "bitsandbytes":
             return 0.5 + 1 / 16
         return plain
-    if module == _HEAD or not stored.covers(module, facts.layers):
+    stored = None if names is _HEAD else facts.quantisation.of(names, facts.layers)
+    if stored is None:
         return plain
     if "mxfp4" in stored.method:
         # Only the experts are; one byte of scale for each 32 values.
-        return 0.5 + 1 / 32 if module == _EXPERTS else plain
+        return 0.5 + 1 / 32 if names is _EXPERTS else plain
     bits = stored.bits or next((bits for name, bits in _NAMED_BITS.items() if name in stored.method), None)
     if bits is None:
         bits = 4 if stored.group else 8

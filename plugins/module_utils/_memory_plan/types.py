@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Tuple
+
+if TYPE_CHECKING:
+    from .._model.checkpoint import Checkpoint
 
 MIB = 1024 * 1024
 
@@ -42,14 +45,22 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CheckpointBytes:
-    """Bytes of the checkpoint's tensors: all of them, and of those whose role is known.
+    """Bytes of the checkpoint's tensors: all of them, and by role where that is known.
 
-    ``roles`` may have any of: embedding, head, experts, encoder, nextn. What isn't there is estimated from the sizes
-    of the model.
+    ``roles`` has all of embedding, head, experts, encoder, nextn that the checkpoint has, or nothing: then what is split
+    and what isn't is taken from the model's sizes. ``float32``: bytes stored as such, None where that isn't known.
     """
 
     total: int
     roles: Mapping[str, int] = field(default_factory=dict)
+    float32: Optional[int] = None
+
+
+def checkpoint_bytes(found: Checkpoint) -> Optional[CheckpointBytes]:
+    """What the plan needs of a checkpoint as it was read; None when that isn't complete, so that its sizes say nothing."""
+    if not found.complete or found.total_bytes <= 0:
+        return None
+    return CheckpointBytes(found.total_bytes, dict(found.role_bytes), found.dtype_bytes.get("F32", 0))
 
 
 @dataclass(frozen=True)

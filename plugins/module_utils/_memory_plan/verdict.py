@@ -57,7 +57,7 @@ def _with_cache(found: Estimate, weights: Weights, cache: Cache) -> Tuple[str, T
             "The sampler's warm-up runs again when the KV cache has taken its share: it needs about %d MiB for "
             "max_num_seqs %d x vocabulary %d, and %d MiB lie outside of the share. That is how a start runs out of memory."
             % (
-                _mib(found.over.warmup_bytes),
+                _need(found.over.warmup_bytes),
                 found.seqs,
                 found.given.facts.vocab_size or 0,
                 max(_mib(found.outside), 0),
@@ -71,16 +71,25 @@ def _with_cache(found: Estimate, weights: Weights, cache: Cache) -> Tuple[str, T
         )
     if reasons:
         return TIGHT, tuple(reasons) + _warmup_line(found)
-    line = "Weights %d MiB, about %d MiB of KV cache per GPU." % (_mib(weights.most), _mib(found.kv[LIKELY]))
+    line = "Weights %d MiB, about %d MiB of KV cache per GPU." % (_need(weights.most), _mib(found.kv[LIKELY]))
     return FITS, (line,) + _warmup_line(found)
 
 
 def _warmup_line(found: Estimate) -> Tuple[str, ...]:
-    warmup, seqs = _mib(found.over.warmup_bytes), found.seqs
+    warmup, seqs = _need(found.over.warmup_bytes), found.seqs
     if warmup < _LARGE_WARMUP_MIB or seqs <= USUAL_SEQS:
         return ()
     line = "The sampler's warm-up takes about %d MiB for max_num_seqs %d x vocabulary %d; with max_num_seqs %d it is %d MiB."
-    return (line % (warmup, seqs, found.given.facts.vocab_size or 0, USUAL_SEQS, warmup * USUAL_SEQS // seqs),)
+    return (
+        line
+        % (
+            warmup,
+            seqs,
+            found.given.facts.vocab_size or 0,
+            USUAL_SEQS,
+            _need(found.over.warmup_bytes * USUAL_SEQS / seqs),
+        ),
+    )
 
 
 def _no_room(found: Estimate, weights: Weights) -> str:
@@ -90,7 +99,7 @@ def _no_room(found: Estimate, weights: Weights) -> str:
         "and vLLM may use %d MiB of each GPU."
     )
     graphs = ", CUDA graphs about %d MiB" % over.graphs.likely if found.given.how.graphs_in_budget else ""
-    values = (_mib(weights.most), over.activation.likely, over.non_torch.likely, graphs, _mib(found.budget))
+    values = (_need(weights.most), over.activation.likely, over.non_torch.likely, graphs, _mib(found.budget))
     return line % values
 
 
@@ -104,8 +113,12 @@ def _too_small(found: Estimate, cache: Cache) -> str:
 
 
 def _request(found: Estimate, cache: Cache) -> int:
-    return -(-cache.request_bytes(found.max_model_len or 1) // MIB)
+    return _need(cache.request_bytes(found.max_model_len or 1))
 
 
 def _mib(size: float) -> int:
     return int(size // MIB)
+
+
+def _need(size: float) -> int:
+    return int(-(-size // MIB))

@@ -66,55 +66,61 @@ def weights(
 def _evenly(facts: ModelFacts, checkpoint: CheckpointBytes, args: EngineArgs) -> Weights:
     """Nothing but a total: the stage with most layers, split over its ranks."""
     layers, stages = facts.layers, min(args.pipeline_parallel_size, 2**20)
+    total = checkpoint.total - (
+        0 if extra_layers(facts, args) else min(checkpoint.roles.get("nextn", 0), checkpoint.total)
+    )
     share = 1 / stages
     if layers is not None and 1 <= stages <= layers:
         share = -(-layers // stages) / layers
     ranks = args.tensor_parallel_size
     offload = args.cpu_offload_gb * 2**30
-    return Weights((max(checkpoint.total * share / ranks - offload, 0.0),), True)
+    return Weights((max(total * share / ranks - offload, 0.0),), True)
 
 
 def _fitted(
     facts: ModelFacts, checkpoint: CheckpointBytes, args: EngineArgs, counted: ModelBytes
 ) -> Tuple[ModelBytes, float]:
     """What was counted, brought to the checkpoint's size: by role where that is known, else all of it alike."""
-    roles = {name: float(size) for name, size in checkpoint.roles.items() if 0 <= size <= checkpoint.total}
+    recast = _recast(facts, checkpoint, args)
+    total = checkpoint.total * recast
+    roles = {name: size * recast for name, size in checkpoint.roles.items() if 0 <= size <= checkpoint.total}
     encoder = roles.get("encoder", 0.0)
     # Some checkpoints have the next-token-prediction layers that their configuration names, some don't: by the size.
     nextn = facts.num_nextn_predict_layers * counted.nextn.total
-    if abs(checkpoint.total - encoder - counted.total) <= abs(checkpoint.total - encoder - counted.total - nextn):
+    if abs(total - encoder - counted.total) <= abs(total - encoder - counted.total - nextn):
         nextn = 0.0
-    nextn = roles.get("nextn", nextn)
-    embedding, head = roles.get("embedding", counted.embedding), roles.get("head", counted.head)
-    experts_counted = sum(layer.experts for layer in counted.layers)
-    rest_counted = sum(layer.total for layer in counted.layers) - experts_counted
-    loaded = max(checkpoint.total - encoder - nextn, 0.0) * _recast(facts, args)
-    experts = rest = 1.0
-    if "experts" in roles and experts_counted:
-        experts = roles["experts"] / experts_counted
-        left = max(loaded - embedding - head - roles["experts"], 0.0)
-        rest = left / rest_counted if rest_counted else 1.0
+    if roles:
+        nextn = roles.get("nextn", 0.0)
+    embedding = roles.get("embedding", counted.embedding)
+    head = roles.get("head", 0.0 if "embedding" in roles else counted.head)
+    routed = sum(layer.experts for layer in counted.layers)
+    rest = sum(layer.total for layer in counted.layers) - routed
+    layers = max(total - encoder - nextn - embedding - head, 0.0)
+    if routed and "experts" in roles:
+        for_routed, for_rest = roles["experts"] / routed, max(layers - roles["experts"], 0.0) / rest if rest else 1.0
     else:
-        layers = max(loaded - embedding - head, 0.0)
-        ratio = layers / (experts_counted + rest_counted) if experts_counted + rest_counted else 1.0
-        if ratio > 1 + _SAME and "encoder" not in roles and facts.encoder_heads:
-            encoder, ratio = layers - experts_counted - rest_counted, 1.0
-        experts = rest = ratio
+        ratio = layers / (routed + rest) if routed + rest else 1.0
+        if ratio > 1 + _SAME and not roles and facts.encoder_heads:
+            encoder, ratio = layers - routed - rest, 1.0
+        for_routed = for_rest = ratio
     scaled = ModelBytes(
-        layers=tuple(layer.scaled(rest, experts) for layer in counted.layers),
+        layers=tuple(layer.scaled(for_rest, for_routed) for layer in counted.layers),
         embedding=embedding,
         head=head,
-        nextn=counted.nextn.scaled(rest, experts),
+        nextn=counted.nextn.scaled(for_rest, for_routed),
     )
     return scaled, encoder
 
 
-def _recast(facts: ModelFacts, args: EngineArgs) -> float:
+def _recast(facts: ModelFacts, checkpoint: CheckpointBytes, args: EngineArgs) -> float:
     """Weights stored as float32 are loaded in half precision; those that vLLM quantises on load shrink too."""
     factor = 1.0
     if facts.quantisation is None:
-        if "float32" in (facts.dtype or "") and args.dtype not in ("float32", "float"):
-            factor = 0.5
+        wide = checkpoint.total if "float32" in (facts.dtype or "") else 0
+        if checkpoint.float32 is not None:
+            wide = min(max(checkpoint.float32, 0), checkpoint.total)
+        if args.dtype not in ("float32", "float"):
+            factor -= wide / checkpoint.total / 2
         if args.quantization in ("fp8", "experts_int8"):
             factor *= 0.5
     return factor

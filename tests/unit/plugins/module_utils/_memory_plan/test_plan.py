@@ -173,6 +173,31 @@ def test_linear_attention_sets_the_block_size() -> None:
     assert found.max_concurrency == pytest.approx((found.kv_blocks or 0) / 179, abs=0.001)
 
 
+def test_hybrids_of_other_logs() -> None:
+    # Qwen3.8 27B on one GPU: "Setting attention block size to 1568 tokens", padded by 0.13 %.
+    # https://github.com/noonghunna/club-3090/issues/1047
+    assert plan("Qwen3.5-27B", Gpu(49_140), 1, "0.29.0", kv_cache_dtype="fp8").kv_block_size == 1568
+    # Qwen3.6 27B on two with speculation: 5.33 GiB, 300,220 tokens. https://github.com/noonghunna/club-3090/pull/594
+    args = {"enable_prefix_caching": True, "kv_cache_dtype": "fp8", "max_model_len": 262144, "max_num_seqs": 2}
+    mtp = {"method": "mtp", "num_speculative_tokens": 3}
+    size = int(5.33 * 2**30)
+    found = plan(
+        "Qwen3.5-27B",
+        Gpu(24_576),
+        2,
+        "0.24.0",
+        tensor_parallel_size=2,
+        kv_cache_memory_bytes=size,
+        speculative_config=mtp,
+        **args,
+    )
+    assert (found.kv_tokens, round(found.max_concurrency or 0, 2)) == (300_220, 1.15)
+    # Qwen3.6 35B on one: 5.98 GiB, 567,978 tokens. https://github.com/noonghunna/club-3090/issues/612
+    args["max_model_len"] = 131072
+    found = plan("Qwen3.5-35B-A3B", Gpu(32_607), 1, "0.24.0", kv_cache_memory_bytes=int(5.98 * 2**30), **args)
+    assert (found.kv_tokens, round(found.max_concurrency or 0, 2)) == (567_978, 4.33)
+
+
 def test_other_hybrids_are_aligned_too() -> None:
     assert plan("Qwen3.5-35B-A3B", kv_cache_dtype="fp8").kv_block_size == 2096
     found = plan("Kimi-Linear-48B-A3B", Gpu(24_576), 2, "0.11.1", tensor_parallel_size=2, kv_cache_memory_bytes=2**31)
@@ -218,6 +243,14 @@ def test_an_encoder_is_split_unless_told_otherwise() -> None:
         for mode in ("weights", "data")
     )
     assert (whole.weights_mib_per_gpu or 0) - (split.weights_mib_per_gpu or 0) == pytest.approx(1.5e9 / 2**20, abs=2)
+
+
+def test_a_total_alone_is_split_evenly() -> None:
+    facts = facts_from_config({"num_hidden_layers": 10})
+    args = {"tensor_parallel_size": 2, "pipeline_parallel_size": 4}
+    found = plan_memory(facts, [H100] * 8, args, CheckpointBytes(80 * 10**9), "0.31.0")
+    assert found.weights_mib_per_gpu == -(-80 * 10**9 * 3 // 10 // 2 // 2**20)
+    assert found.verdict == "unknown"  # no KV cache without the layers' sizes
 
 
 def test_offloading_takes_weights_away() -> None:
