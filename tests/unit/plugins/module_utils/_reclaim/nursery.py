@@ -3,9 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Trees of real processes, made by forking: a process that reads one tree per line and starts it.
 
-A line is a JSON list of processes: {"parent": index or null, "name": short name, "deaf": bool, "reaps": bool}. The answer is a
-JSON list of their pids. Every process writes a line "pid signal" to the log when a SIGTERM reaches it, and ends then unless it
-is deaf. "end" ends what still lives of the last tree.
+A line is a JSON list of processes: {"parent": index or null, "name": short name, "deaf": bool, "reaps": bool, "session": bool (leads a
+session of its own), "threads": number of further threads, "forks": bool (forks a child when it is told to end), "stopped": bool
+(stops itself), "leaves": seconds after which it ends by itself, or null}. The answer is a JSON list of their pids. Every process, and
+every child that one forks, writes a line "pid signal" to the log when a SIGTERM reaches it, and ends then unless it is deaf. "end"
+ends what still lives of the last tree.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any, Dict, List, NoReturn, Optional
 
@@ -24,11 +27,17 @@ _PR_SET_NAME = 15
 def _live(tree: List[Dict[str, Any]], index: int, report: int, log: int) -> NoReturn:
     """Be one process of a tree: start the children, tell the pid, wait for signals."""
     me = tree[index]
+    if me["session"]:
+        os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_NAME, me["name"].encode(), 0, 0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN if me["reaps"] else signal.SIG_DFL)
 
     def told(number: int, _frame: Optional[object]) -> None:
         os.write(log, b"%d %d\n" % (os.getpid(), number))
+        if me["forks"] and os.fork() == 0:
+            me["forks"] = me["deaf"] = False
+            time.sleep(1.0)  # it outlives its parent, on no GPU, and is nobody's to end; then it goes by itself
+            os._exit(0)
         if not me["deaf"]:
             os._exit(0)
 
@@ -36,7 +45,14 @@ def _live(tree: List[Dict[str, Any]], index: int, report: int, log: int) -> NoRe
     for child, process in enumerate(tree):
         if process["parent"] == index and os.fork() == 0:
             _live(tree, child, report, log)
+    for _number in range(me["threads"]):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
     os.write(report, b"%d %d\n" % (index, os.getpid()))
+    if me["leaves"] is not None:
+        time.sleep(me["leaves"])
+        os._exit(0)
+    if me["stopped"]:
+        os.kill(os.getpid(), signal.SIGSTOP)
     while True:
         time.sleep(600)
 

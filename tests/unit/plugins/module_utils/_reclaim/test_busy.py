@@ -20,7 +20,6 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock, holder_of
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import run as running
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
@@ -128,7 +127,7 @@ def test_what_changed_before_the_lock_was_had_counts(machine: Machine, monkeypat
         machine.claims[0].flags.update(orphan=False)
         return real(self)
 
-    monkeypatch.setattr(running.HostLock, "__enter__", enter)
+    monkeypatch.setattr(HostLock, "__enter__", enter)
     with pytest.raises(GpuFleetError, match="it is no orphan"):
         reclaim(ReclaimRequest(timeout=3.0, settle=0.1), machine.ports())
     assert machine.alive(pid)

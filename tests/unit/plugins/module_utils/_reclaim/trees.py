@@ -41,6 +41,8 @@ PROTECTED_NAMES = ("Xorg", "nvidia-persiste", "nvidia-smi", "sshd", "containerd-
 NAMES = ("VLLM::EngineCor", "VLLM::Worker_TP", "python3", "train", "ray::RayWorkerWr") + PROTECTED_NAMES[:2]
 UNITS = ("vllm-a.service", "train.service", "sshd.service")
 HOST_UNIT = "sshd.service"
+# What the nursery is told of a process.
+_PLANTED = ("parent", "name", "deaf", "reaps", "session", "threads", "forks", "stopped", "leaves")
 
 
 @dataclass
@@ -57,6 +59,12 @@ class Member:
     unit: Optional[str]
     container: bool
     proven: bool
+    session: bool = False
+    threads: int = 0
+    forks: bool = False
+    stopped: bool = False
+    leaves: Optional[float] = None
+    nested: str = ""
     pid: int = 0
     ticks: int = 0
 
@@ -114,7 +122,19 @@ def make_case(rng: random.Random) -> Case:
     case = Case(members, down, request)
     if rng.random() < 0.2:
         case.chosen = {index for index in range(len(members)) if rng.random() < 0.6}
+    _vary(rng, members)
     return case
+
+
+def _vary(rng: random.Random, members: List[Member]) -> None:
+    """What else real processes do. Drawn last, so that a seed of before still grows the same tree."""
+    for member in members:
+        member.session = rng.random() < 0.3
+        member.threads = rng.choice([0, 0, 0, 3])
+        member.forks = rng.random() < 0.2
+        member.stopped = rng.random() < 0.1
+        member.leaves = rng.uniform(0.0, 0.05) if rng.random() < 0.1 else None
+        member.nested = rng.choice(["", "", "/payload", "/a.slice/worker-1.scope"])
 
 
 # What must hold, from the contract's words alone.
@@ -181,7 +201,7 @@ class Forest:
         self._nursery = subprocess.Popen(
             [sys.executable, "-S", script, str(self.log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.ended = self.spared = self.units = 0
+        self.ended = self.spared = self.units = self.left = 0
 
     def close(self) -> None:
         """End everything."""
@@ -195,11 +215,11 @@ class Forest:
     def run(self, case: Case) -> None:
         """Plant the tree, reclaim, and hold what happened against the scope."""
         self.log.write_text("")
-        tree = [{"parent": each.parent, "name": each.name, "deaf": each.deaf, "reaps": each.reaps} for each in case.members]
+        tree = [{key: getattr(each, key) for key in _PLANTED} for each in case.members]
         for member, pid in zip(case.members, self._ask(json.dumps(tree)), strict=True):
             info = read_process(pid)
-            assert info is not None
-            member.pid, member.ticks = pid, info.start_ticks
+            # One that has left already keeps its number, and a start that no process has.
+            member.pid, member.ticks = pid, -1 if info is None else info.start_ticks
         try:
             self._judge(case, self._reclaim(case))
         finally:
@@ -216,7 +236,7 @@ class Forest:
         machine = Machine(gpus=GPUS, systemd=FakeSystemd(Clock()))
         by_pid = {member.pid: member for member in case.members}
         for member in case.members:
-            for index in member.gpus:
+            for index in member.gpus if read_process(member.pid) is not None else ():
                 machine.claim(
                     member.pid, index, 100, vllm=member.vllm, orphan=member.orphan, proven=member.proven, name=member.name
                 )
@@ -237,7 +257,7 @@ class Forest:
             member = by_pid.get(pid)
             if member is None:
                 return "0::/\n"
-            path = "/system.slice/%s" % member.unit if member.unit else ""
+            path = "/system.slice/%s%s" % (member.unit, member.nested) if member.unit else ""
             return "0::%s/%s\n" % (path, "docker-%s.scope" % ("ab" * 32) if member.container else "")
 
         with mock.patch.object(looking, "cgroup_text", cgroup), mock.patch.object(os, "geteuid", lambda: 0):
@@ -266,10 +286,16 @@ class Forest:
         assert stopped <= allowed, "units stopped outside the scope: %s" % (stopped - allowed)
         signalled = {each["pid"] for each in result["signalled"]}
         named = {each["pid"] for each in result["left_alone"] + result["unkillable"]}
+        stray = told - {member.pid for member in case.members}
+        assert not stray, "%s, forked by a process that was told to end and on no GPU, were told as well" % sorted(stray)
         for member in case.members:
             if member.unit in stopped:
                 continue
-            if inside_scope(case, member):
+            if member.leaves is not None:
+                # It may have gone before the look, between look and signal, or not yet: only who is outside is spared for sure.
+                assert inside_scope(case, member) or member.pid not in told | signalled
+                self.left += 1
+            elif inside_scope(case, member):
                 assert not member.alive or member.pid in named, "pid %d (%s) was left and not named" % (member.pid, member.name)
                 self.ended += not member.alive
             else:
