@@ -162,13 +162,13 @@ def _handler(beat: Beat, proc: str, dev: str) -> Handler:
             from .._process.inspect import inspect
 
             _kind, pids, holders, untitled = request
-            return inspect(pids, holders, proc, dev, untitled, beat)  # type: ignore[arg-type]
+            return inspect(pids, holders, proc, dev, untitled, beat)  # type: ignore[arg-type]  # the parent's request, see look()
         from .nvml import NvmlCollector, Skips
 
         if collector is None:
             collector = NvmlCollector(lambda call, index: beat(call if index is None else "%s on GPU %d" % (call, index)))
         _kind, only, processes, depth, skips = request
-        return collector.read(only, processes, depth, Skips(skips))  # type: ignore[arg-type]
+        return collector.read(only, processes, depth, Skips(skips))  # type: ignore[arg-type]  # the parent's request, see _read_nvml()
 
     return handle
 

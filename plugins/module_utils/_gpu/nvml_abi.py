@@ -14,6 +14,7 @@ import ctypes
 from typing import Any, Callable, List, Optional, Tuple
 
 from . import raw
+from .host import normal_pci
 
 _LIBRARIES = (
     "libnvidia-ml.so.1",
@@ -24,6 +25,8 @@ _LIBRARIES = (
 LOADING = "loading libnvidia-ml.so.1"
 _MEMORY_V2 = 0x02000028  # version 2 in the top byte, the structure's size below
 _RECOVERY_ACTION_FIELD = 230
+# More than these no host has: a count beyond them is not one.
+_MOST_GPUS, _MOST_MIG_DEVICES = 1024, 64
 _COMPUTE_MODES = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
 _RECOVERY_ACTIONS = ("None", "Reset", "Reboot", "Drain P2P", "Drain and Reset", "Recover IMEX Domain", "Bus Reset", "Reboot")
 
@@ -130,6 +133,8 @@ class Nvml:
         number = ctypes.c_int()
         name = "nvmlSystemGetCudaDriverVersion_v2"
         self.check(name if self.has(name) else "nvmlSystemGetCudaDriverVersion", ctypes.byref(number))
+        if number.value < 1000:
+            raise NvmlError(raw.BAD_ANSWER, name)
         return "%d.%d" % (number.value // 1000, number.value % 1000 // 10)
 
     def count(self) -> int:
@@ -137,6 +142,8 @@ class Nvml:
         name = "nvmlDeviceGetCount_v2" if self.has("nvmlDeviceGetCount_v2") else "nvmlDeviceGetCount"
         number = ctypes.c_uint()
         self.check(name, ctypes.byref(number))
+        if number.value > _MOST_GPUS:
+            raise NvmlError(raw.BAD_ANSWER, name)
         return number.value
 
     def handle(self, index: int) -> ctypes.c_void_p:
@@ -159,12 +166,15 @@ class Nvml:
         return self._string("nvmlDeviceGetUUID", 96, handle)
 
     def pci_bus_id(self, handle: ctypes.c_void_p) -> str:
-        """As the driver writes it, for example ``00000000:1B:00.0``."""
+        """In the driver's newer form, for example ``00000000:1B:00.0``; old ones write four digits in front."""
         info = _PciInfo()
         for name in ("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2"):
             if self.has(name):
                 self.check(name, handle, ctypes.byref(info))
-                return _decode(info.bus_id or info.legacy)
+                address = normal_pci(_decode(info.bus_id or info.legacy))
+                if address is None:
+                    raise NvmlError(raw.BAD_ANSWER, name)
+                return address
         raise NvmlError(raw.FUNCTION_NOT_FOUND, "nvmlDeviceGetPciInfo_v3")
 
     def minor(self, handle: ctypes.c_void_p) -> int:
@@ -202,7 +212,7 @@ class Nvml:
 
     def mig_places(self, handle: ctypes.c_void_p) -> int:
         """How many MIG devices the GPU can have at most."""
-        return self._number("nvmlDeviceGetMaxMigDeviceCount", handle)
+        return min(self._number("nvmlDeviceGetMaxMigDeviceCount", handle), _MOST_MIG_DEVICES)
 
     def gpu_instance_id(self, handle: ctypes.c_void_p) -> int:
         """The GPU instance of a MIG device."""
@@ -224,6 +234,8 @@ class Nvml:
     def _string(self, name: str, size: int, *before: Any) -> str:
         buffer = ctypes.create_string_buffer(size)
         self.check(name, *before, buffer, ctypes.c_uint(size))
+        if not buffer.value:
+            raise NvmlError(raw.BAD_ANSWER, name)
         return _decode(buffer.value)
 
     def _number(self, name: str, handle: ctypes.c_void_p) -> int:

@@ -168,8 +168,9 @@ class _HostReader(GpuReader):
         words = [str(word).strip() for word in gpus or ()]
         if not words or "all" in [word.lower() for word in words]:
             return None
-        if all(word.isdigit() for word in words):
-            return frozenset(int(word) for word in words)
+        indices = [host.natural(word) for word in words]
+        if None not in indices:
+            return frozenset(index for index in indices if index is not None)
         from .select import resolve
 
         known = self._known_gpus()

@@ -108,6 +108,8 @@ class SmiCollector:
             answered = answered or any(row is not None and row[0].detail != _NO_ANSWER for row in results)
             if None in results or not answered:
                 break  # the end of the GPUs, or a driver that answers for none
+        if not answered and _no_devices(whole):
+            return [], None, None  # the driver works and has none of those that were asked for
         if not answered:
             return [], None, raw.Failure("driver_hung" if code == raw.HUNG else "error", _said(whole))
         return rows, len(rows) if only is None else None, None

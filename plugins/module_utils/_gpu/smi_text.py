@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import raw
-from .host import normal_pci
+from .host import natural, normal_pci
 
 MIB = 1 << 20
 
@@ -76,13 +76,14 @@ def parse_rows(text: str, fields: Tuple[str, ...]) -> List[Row]:
     rows: List[Row] = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",", len(fields) - 1)]
-        if len(cells) == len(fields) and cells[0].isdigit():
-            rows.append(_row(dict(zip(fields, cells))))
+        index = natural(cells[0]) if len(cells) == len(fields) else None
+        if index is not None and index not in [row.gpu.index for row in rows]:
+            rows.append(_row(index, dict(zip(fields, cells))))
     return rows
 
 
-def _row(cells: Dict[str, str]) -> Row:
-    gpu = raw.RawGpu(int(cells["index"]))
+def _row(index: int, cells: Dict[str, str]) -> Row:
+    gpu = raw.RawGpu(index)
     gpu.uuid = _known(cells["uuid"])
     gpu.pci_bus_id = normal_pci(cells["pci.bus_id"])
     gpu.name = _known(cells[LAST_FIELD])
@@ -114,8 +115,7 @@ def _known(cell: str) -> Optional[str]:
 
 
 def _number(cell: str) -> Optional[int]:
-    word = cell.split(" ")[0]
-    return int(word) if word.isdigit() else None
+    return natural(cell.split(" ")[0])
 
 
 def _cell_code(cell: str) -> int:
@@ -178,7 +178,7 @@ def _gpu_details(node: Any) -> GpuDetails:
     found.processes = []
     for process in processes.iterfind("process_info"):
         pid = _number(_first(process, "pid") or "")
-        if pid is None or not 1 < pid <= 1 << 22:
+        if pid is None or not _plausible(pid):
             found.bad_processes += 1
             continue
         used = _number(_first(process, "used_memory") or "")
@@ -193,6 +193,10 @@ def _gpu_details(node: Any) -> GpuDetails:
                 )
             )
     return found
+
+
+def _plausible(pid: int) -> bool:
+    return 1 < pid <= 1 << 22
 
 
 def _memory(node: Any) -> Optional[raw.RawMemory]:
@@ -222,9 +226,10 @@ def parse_apps(text: str) -> Dict[str, List[raw.RawProcess]]:
     found: Dict[str, List[raw.RawProcess]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 3 and cells[1].isdigit():
+        pid = natural(cells[1]) if len(cells) == 3 else None
+        if pid is not None and _plausible(pid):
             used = _number(cells[2])
-            found.setdefault(cells[0], []).append(raw.RawProcess(int(cells[1]), "C", None if used is None else used * MIB))
+            found.setdefault(cells[0], []).append(raw.RawProcess(pid, "C", None if used is None else used * MIB))
     return found
 
 

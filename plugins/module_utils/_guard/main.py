@@ -49,7 +49,8 @@ class Ports:
     ) -> None:
         self.clock = clock or Clock()
         self.open_backend = open_backend or _open_backend
-        self.say = say or _say
+        out = say or _say
+        self.say: Callable[[str], None] = lambda text: out(one_line(text))
         self.taken = taken
         self.remains = remains
 
@@ -265,6 +266,11 @@ class _Driver:
 def _open_backend(backend: str, timeout: float) -> GpuReader:
     # whether a holder is an orphan is not the guard's question, so that nobody asks systemd from inside the sandbox
     return open_reader(backend, timeout, unit_state=lambda unit: "", quick=True)
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and control characters: a process names itself as it likes, also in the guard's own words."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split()) if not text.isprintable() else text
 
 
 def _say(text: str) -> None:

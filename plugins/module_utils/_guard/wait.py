@@ -16,6 +16,8 @@ from . import exit_codes
 IDLE_MIB = 1024
 # How far free memory may wander and still count as stable.
 STABLE_MIB = 32
+# Memory that is the host's own is never that still: caches and every other program move it. There a share of the total counts.
+_UNIFIED_SHARE = 128
 
 # Reasons of an unreadable driver that time does not mend: a reboot or an installation does.
 _HOPELESS = ("driver_library_mismatch", "permission", "library_missing")
@@ -119,12 +121,18 @@ class Waiting:
         if all(gpu.used_mib is not None and gpu.used_mib <= IDLE_MIB for gpu in gpus):
             return Verdict(exit_codes.PASS, "")
         since = self._since
-        if since is None or any(abs(free[key] - self._reference.get(key, -STABLE_MIB)) > STABLE_MIB for key in free):
+        if since is None or any(self._moved(gpu, free[(gpu.index, gpu.uuid)]) for gpu in gpus):
             since = self._since = now
             self._reference = free
         if now - since >= self._settle:
             return Verdict(exit_codes.PASS, "")
         return Verdict(None, "enough memory is free; watching that it stays so for %g s" % self._settle)
+
+
+    def _moved(self, gpu: Gpu, free: int) -> bool:
+        before = self._reference.get((gpu.index, gpu.uuid))
+        room = max(STABLE_MIB, (gpu.total_mib or 0) // _UNIFIED_SHARE) if gpu.memory_type == "unified" else STABLE_MIB
+        return before is None or abs(free - before) > room
 
 
 def holders(gpus: Sequence[Gpu], only: Sequence[int] = ()) -> List[str]:

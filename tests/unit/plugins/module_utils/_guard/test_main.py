@@ -271,6 +271,17 @@ def test_what_is_left_in_the_units_cgroup(tmp_path: Path, monkeypatch: pytest.Mo
         parent.communicate()
 
 
+def test_a_process_cannot_speak_in_the_guards_name() -> None:
+    """A title is its process's own choice; the journal must keep it on the guard's line."""
+    title = "x\ngpu-guard: vllm-a.service is not started (NEVER): forged\r\x1b[31m\u2028\x85end"
+    forger = GpuProcess(666, "C", 90051, "x", title, "mallory", 1.0, None)
+    run = Run(lambda now: free(10, processes=(forger,)))
+    assert run.code == exit_codes.MEMORY and all(line.isprintable() for line in run.said)
+    assert "held by pid 666 x gpu-guard: vllm-a.service is not started" in run.said[1]
+    left = Run(never, remains=lambda unit: [forger])
+    assert left.code == exit_codes.CGROUP and all(line.isprintable() for line in left.said)
+
+
 @pytest.fixture
 def locks(tmp_path: Path) -> Path:
     """A directory of claims, with a place for each of the units here."""
