@@ -11,6 +11,9 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 
 from .._core.errors import GpuFleetError
 from .config import facts_from_config
+from .files import find_weights, regular_size
+from .gguf import read_gguf
+from .gguf_config import config_from_gguf
 from .types import ModelFacts
 
 __all__ = ["ModelFacts", "facts_from_config", "read_model"]
@@ -20,29 +23,45 @@ _LIMIT_BYTES = 16 * 1024 * 1024
 
 
 def read_model(path: str) -> ModelFacts:
-    """Read a model directory. GpuFleetError when it isn't there, has no configuration, or one that can't be read."""
+    """Read a model directory, or one ``.gguf`` file.
+
+    GpuFleetError when it isn't there, has no configuration, or one that can't be read.
+    """
+    if os.path.isfile(path) and path.endswith(".gguf"):
+        return _from_gguf(os.path.dirname(path), os.path.basename(path))
     if not os.path.isdir(path):
         what = "is a file" if os.path.exists(path) else "does not exist"
         raise GpuFleetError("The model directory %s %s." % (path, what))
     config_path = os.path.join(path, "config.json")
     if os.path.lexists(config_path):
-        extra = _first_json(path, ("hf_quant_config.json", "quantize_config.json"))
+        extra = _first_json(path, ("hf_quant_config.json", "quantize_config.json", "quant_config.json"))
         return facts_from_config(_load(config_path), path, extra)
     params_path = os.path.join(path, "params.json")
     if os.path.lexists(params_path):
         return facts_from_config(_load(params_path), path, None, "params.json")
-    gguf = sorted(name for name in _listing(path) if name.endswith(".gguf"))
-    if gguf:
-        return ModelFacts(path, gguf[0])
+    weights = find_weights(path)
+    if weights.format == "gguf":
+        return _from_gguf(path, weights.names[0])
+    if os.path.isdir(os.path.join(path, "snapshots")):
+        raise GpuFleetError(
+            "%s is a hub cache's directory: the model is in one of the directories under its snapshots/." % path
+        )
+    if weights.adapter:
+        raise GpuFleetError("The directory %s holds an adapter (LoRA), no model." % path)
     raise GpuFleetError(
         "The model directory %s holds no config.json (nor params.json nor a .gguf file). Is the download complete?"
         % path
     )
 
 
+def _from_gguf(directory: str, name: str) -> ModelFacts:
+    return facts_from_config(config_from_gguf(read_gguf(os.path.join(directory, name))), directory, None, name)
+
+
 def _load(path: str) -> Dict[str, Any]:
     try:
-        if os.path.getsize(path) > _LIMIT_BYTES:
+        size_bytes = regular_size(path)
+        if size_bytes > _LIMIT_BYTES:
             raise GpuFleetError("%s is larger than any model's configuration." % path)
         with open(path, encoding="utf-8-sig") as handle:
             found = json.load(handle)
@@ -61,10 +80,3 @@ def _first_json(path: str, names: Sequence[str]) -> Optional[Mapping[str, Any]]:
         if os.path.isfile(file_path):
             return _load(file_path)
     return None
-
-
-def _listing(path: str) -> Sequence[str]:
-    try:
-        return os.listdir(path)
-    except OSError as exc:
-        raise GpuFleetError("The model directory %s can't be read: %s." % (path, exc.strerror)) from exc

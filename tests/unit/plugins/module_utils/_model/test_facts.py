@@ -6,17 +6,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._model.facts import (
-    ModelFacts,
-    facts_from_config,
-    read_model,
-)
+from ansible_collections.gpufleet.vllm.plugins.module_utils._model.facts import facts_from_config, read_model
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 CONFIGS: dict[str, Any] = json.loads((FIXTURES / "model_configs.json").read_text(encoding="utf-8"))
@@ -111,10 +108,6 @@ def test_directories(tmp_path: Path) -> None:
         )
     )
     assert (facts.source, facts.attention_heads, facts.kv_heads, facts.dense_width) == ("params.json", 32, 8, 14336)
-    gguf = tmp_path / "gguf"
-    gguf.mkdir()
-    (gguf / "model-Q4.gguf").touch()
-    assert read_model(str(gguf)) == ModelFacts(str(gguf), "model-Q4.gguf")
     gptq = tmp_path / "gptq"
     gptq.mkdir()
     facts = read_model(
@@ -153,4 +146,49 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
         read_model(str(file))
     (tmp_path / "config.json").symlink_to(tmp_path / "gone")
     with pytest.raises(GpuFleetError, match="can't be read"):
+        read_model(str(tmp_path))
+    (tmp_path / "config.json").unlink()
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(GpuFleetError, match="no regular file"):
+        read_model(str(tmp_path))
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(GpuFleetError, match="no regular file"):
+        read_model(str(tmp_path))
+    (tmp_path / "config.json").rmdir()
+    (tmp_path / "adapter_config.json").touch()
+    with pytest.raises(GpuFleetError, match="holds an adapter"):
+        read_model(str(tmp_path))
+    (tmp_path / "snapshots").mkdir()
+    with pytest.raises(GpuFleetError, match="under its snapshots/"):
+        read_model(str(tmp_path))
+
+
+def test_a_configuration_larger_than_any(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"{" + b" " * 20 * 2**20 + b"}")
+    with pytest.raises(GpuFleetError, match="larger than any"):
+        read_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'\xef\xbb\xbf{"num_attention_heads": 32}',
+        b'{"num_attention_heads": 7, "num_attention_heads": 32}',
+        b'{"num_attention_heads": 32, "head_dim": NaN, "num_hidden_layers": 1e999, "vocab_size": -Infinity}',
+        b'{"num_attention_heads": 32, "vocab_size": 1e400, "name": "\\ud800"}',
+    ],
+)
+def test_odd_but_readable(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    facts = read_model(str(tmp_path))
+    assert facts.attention_heads == 32 and facts.layers is None and facts.vocab_size is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe{\x00}\x00", b'{"a": "\xe9"}', b"{" * 10**6, b'{"a": ' + b"9" * 10**5 + b"}"]
+)
+def test_what_no_reader_takes(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(GpuFleetError, match="is no JSON"):
         read_model(str(tmp_path))

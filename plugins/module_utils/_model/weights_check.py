@@ -1,0 +1,105 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether the weights on disk are all there, and are what the configuration says they are."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Set
+
+from .check import FAIL, PASS, WARN, Check
+from .checkpoint import Checkpoint
+from .quantisation import Quantisation
+from .types import ModelFacts
+
+_DOWNLOAD = "Wait for the download, or run it again."
+_NAMED = 3
+
+
+def check_weights(facts: ModelFacts, checkpoint: Checkpoint) -> List[Check]:
+    """``weights``: whether all of them are there; ``weights_dtype`` and ``weights_encoder`` only when they don't agree."""
+    checks = [_there(checkpoint)]
+    if checkpoint.dtype_bytes and checkpoint.format == "safetensors":
+        checks += _dtype(facts.quantisation, checkpoint)
+        checks += _encoder(facts.quantisation, checkpoint)
+    return checks
+
+
+def _there(checkpoint: Checkpoint) -> Check:
+    problems = []
+    if checkpoint.missing_files:
+        problems.append(
+            "%d weight files are missing (%s)" % (len(checkpoint.missing_files), _some(checkpoint.missing_files))
+        )
+    if checkpoint.broken:
+        name, what = checkpoint.broken[0]
+        more = ", and %d more are broken" % (len(checkpoint.broken) - 1) if len(checkpoint.broken) > 1 else ""
+        problems.append("%s %s%s" % (name, what, more))
+    if checkpoint.missing_tensors:
+        detail = "%d tensors that the index promises are in no file (%s)"
+        problems.append(detail % (len(checkpoint.missing_tensors), _some(checkpoint.missing_tensors)))
+    if not checkpoint.files and not problems:
+        what = (
+            "an adapter (LoRA) but no weights"
+            if checkpoint.adapter
+            else "no weights (.safetensors, .bin, .pt or .gguf)"
+        )
+        problems.append("%s holds %s" % (checkpoint.path, what))
+    if problems:
+        if checkpoint.pending:
+            problems.append("a download is not finished (%s)" % _some(checkpoint.pending))
+        return Check("weights", FAIL, "; ".join(problems), _DOWNLOAD)
+    under_way = [name for name in checkpoint.pending if name.rsplit(".", 1)[0] in checkpoint.files]
+    if under_way:
+        # Some clients give a file its full length before it has its contents.
+        return Check("weights", FAIL, "a download is not finished (%s)" % _some(under_way), _DOWNLOAD)
+    said = "{:,} MiB in {} files".format(checkpoint.total_bytes >> 20, len(checkpoint.files))
+    if checkpoint.format == "pytorch":
+        return Check("weights", PASS, said + "; their format doesn't tell whether they are whole")
+    return Check("weights", PASS, "%s, %d tensors, all there" % (said, checkpoint.tensors))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def _dtype(quantisation: Optional[Quantisation], checkpoint: Checkpoint) -> List[Check]:
+    """A configuration that speaks of another checkpoint: vLLM then reads the weights as what they aren't."""
+    fp8 = any(dtype.startswith("F8") and size for dtype, size in checkpoint.dtype_bytes.items())
+    if quantisation is None:
+        if fp8 or checkpoint.dtype_bytes.get("F4"):
+            detail = "the weights are in FP8, and %s has no quantization_config" % "config.json"
+            return [Check("weights_dtype", WARN, detail, "Take the configuration that came with these weights.")]
+        return []
+    if quantisation.method not in ("fp8", "fbgemm_fp8"):
+        return []
+    total = sum(checkpoint.dtype_bytes.values())
+    small = checkpoint.dtype_bytes.get("U8", 0) + checkpoint.dtype_bytes.get("I8", 0)
+    if fp8 or small or not total:
+        return []
+    most = max(checkpoint.dtype_bytes, key=lambda dtype: checkpoint.dtype_bytes[dtype])
+    detail = "quantization_config says %s, but no weights are: most are %s" % (quantisation.method, most)
+    return [
+        Check(
+            "weights_dtype", FAIL, detail, "Remove quantization_config from config.json, or take the quantised weights."
+        )
+    ]
+
+
+def _encoder(quantisation: Optional[Quantisation], checkpoint: Checkpoint) -> List[Check]:
+    """Vision and audio encoders that were quantised along, though their sizes don't divide into groups."""
+    if quantisation is None or not quantisation.group:
+        return []
+    sizes: Set[int] = set()
+    packed = 32 // (quantisation.bits or 4)
+    for suffix, rows, columns in checkpoint.encoder_packed:
+        if suffix == "weight_packed":
+            sizes.add(columns * packed)
+        else:
+            sizes.add(rows if quantisation.method.startswith("awq") else rows * packed)
+    bad = sorted(size for size in sizes if size % quantisation.group)
+    if not bad:
+        return []
+    detail = "the encoder beside the language model was quantised, and its input size %d is not a multiple of the %s group size %d"
+    fix = "Take a checkpoint that leaves the encoder as it was."
+    return [Check("weights_encoder", FAIL, detail % (bad[0], quantisation.method, quantisation.group), fix)]
