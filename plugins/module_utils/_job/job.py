@@ -126,8 +126,7 @@ class Job:
         again = record.attempts > 1
         if again and record.stage == COMMITTING:
             switch_boot(record.more["enable"], record.more["disable"], self._ports)
-        if record.undo.started is not None and request.state == "restarted":
-            request = replace(request, state="started")  # it has been restarted: what runs now is what was asked for
+        request = self._still_asked(record, request)
         one = Run(request, self._ports, reader, self._begun(record))
         try:
             log.phase("preflight")
@@ -162,6 +161,15 @@ class Job:
                 if self._ports.clock.monotonic() >= end:
                     raise
             self._ports.clock.sleep(_DRIVER_PAUSE_S)
+
+    def _still_asked(self, record: Record, request: Request) -> Request:
+        """What an earlier attempt has left of the request."""
+        if record.undo.started is not None:
+            # It has been started with its new files: what runs now, if anything does, is what was asked for.
+            return replace(request, state="started")
+        if any(change.what != "mode" and change.wanted.path != self._ports.paths.guard for change in record.undo.changes):
+            return replace(request, state="restarted")  # the files are new already, and what runs has not read them
+        return request
 
     # -- around it -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,176 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A change that dies at every single step, and again at every single step of what comes after: the host always ends with a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job.host import NEW, OLD, Host, patch
+
+# Of all pairs of two deaths every so many-eth is tried, so that each first and each second is; 1 tries them all (a minute).
+STRIDE = int(os.environ.get("GPUFLEET_DEATH_STRIDE", "13"))
+
+
+def swap(host: Host) -> dict[str, Any]:
+    """Another service takes the place of the one that serves."""
+    host.install("old")
+    return {}
+
+
+def failing_swap(host: Host) -> dict[str, Any]:
+    """The same, but the new server dies at its load."""
+    host.install("old")
+    return {"env": {"HINT": "broken"}}
+
+
+def changed(host: Host) -> dict[str, Any]:
+    """The declaration of the service that serves changes."""
+    host.install("new", max_num_seqs=8)
+    return {"args": {"max_num_seqs": 16}}
+
+
+def failing_change(host: Host) -> dict[str, Any]:
+    """The same, but with the new declaration it dies at its load."""
+    host.install("new", max_num_seqs=8)
+    return {"args": {"max_num_seqs": 16}, "env": {"HINT": "broken"}}
+
+
+def restarted(host: Host) -> dict[str, Any]:
+    """It is restarted as it is."""
+    host.install("new")
+    return {"state": "restarted"}
+
+
+SCENARIOS: list[Callable[[Host], dict[str, Any]]] = [swap, failing_swap, changed, failing_change, restarted]
+
+
+class Case:
+    """One scenario on a fresh host."""
+
+    def __init__(self, scenario: Callable[[Host], dict[str, Any]], root: Path) -> None:
+        root.mkdir()
+        self.host = Host(root)
+        self.params = scenario(self.host)
+        self.before = self.host.snapshot()
+        self.old = self.host.serving()[0]
+        self.works = "broken" not in str(self.params)
+
+    def check(self, said: str) -> None:
+        """The host is at rest, and serves what it should."""
+        host = self.host
+        said = "%s: %s" % (said, host.describe())
+        assert not host.store.exists(), said
+        serving = host.serving()
+        assert len(serving) == 1, said
+        unit, result, after = serving[0], host.result(), host.snapshot()
+        assert host.started_with[unit] == host.definition(unit), said + " runs with other files than there are"
+        assert serving == host.at_boot() or (unit in host.at_boot() and not result.get("failed")), said
+        if result.get("failed"):
+            assert unit == self.old, said
+            assert {path: entry for path, entry in after.items() if path in self.before} == self.before, said
+            assert set(after) - set(self.before) == set(), said
+            assert result["rolled_back"] or "before anything was touched" in result["msg"], said
+        else:
+            assert self.works and unit == NEW and result["ready"], said
+            assert host.at_boot() == [NEW], said
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Host], dict[str, Any]]], Case]:
+    """Makes cases, each in a directory of its own."""
+    patch(monkeypatch)
+    count = iter(range(100000))
+    return lambda scenario: Case(scenario, tmp_path / str(next(count)))
+
+
+Fresh = Callable[[Callable[[Host], dict[str, Any]]], Case]
+
+
+def lives(fresh: Fresh, scenario: Callable[[Host], dict[str, Any]]) -> int:
+    """How many mutations the change makes when nothing kills it; the end of it is right."""
+    case = fresh(scenario)
+    case.host.begin(**case.params)
+    made = case.host.live()
+    assert bool(case.host.result().get("failed")) is not case.works, case.host.result()
+    case.check("undisturbed")
+    return made
+
+
+@pytest.mark.parametrize("reboot", [False, True], ids=["killed", "power cut"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_dying_before_any_step_leaves_a_host_that_serves(fresh: Fresh, scenario: Callable[[Host], dict[str, Any]], reboot: bool) -> None:
+    made = lives(fresh, scenario)
+    assert made >= 10
+    ends = set()
+    for k in range(1, made + 1):
+        case = fresh(scenario)
+        case.host.begin(**case.params)
+        case.host.live(die_at=k)
+        case.host.revive(reboot)
+        case.host.live()
+        case.check("death before step %d of %d" % (k, made))
+        ends.add(bool(case.host.result().get("failed")))
+        again_works(case, k)
+    # A power cut is answered by going back, a death by going on.
+    assert ends == ({True} if not case.works else {True, False} if reboot else {False})
+
+
+def again_works(case: Case, k: int) -> None:
+    """The same command again ends with what was asked for."""
+    host = case.host
+    if not case.works:
+        return
+    host.begin(**case.params)
+    host.live()
+    result = host.result()
+    assert not result.get("failed") and result["ready"], (k, result, host.describe())
+    assert host.serving() == [NEW] == host.at_boot(), (k, host.describe())
+
+
+@pytest.mark.parametrize(("first", "second"), [(False, False), (False, True), (True, False), (True, True)],
+                         ids=["killed twice", "killed, power cut", "power cut, killed", "two power cuts"])
+@pytest.mark.parametrize("scenario", [swap, failing_change])
+def test_dying_again_on_the_way_back_or_forth_does_not_matter(
+    fresh: Fresh, scenario: Callable[[Host], dict[str, Any]], first: bool, second: bool
+) -> None:
+    made = lives(fresh, scenario)
+    tried = 0
+    for k in range(1, made + 1):
+        j = 1 + k % STRIDE
+        while True:
+            case = fresh(scenario)
+            case.host.begin(**case.params)
+            case.host.live(die_at=k)
+            case.host.revive(first)
+            case.host.live(die_at=j)
+            finished = not case.host.dead
+            case.host.revive(second and not finished)
+            case.host.live()
+            case.check("death before step %d of %d, then before step %d" % (k, made, j))
+            tried += 1
+            if finished:
+                break
+            j += STRIDE
+    assert tried > made
+
+
+def test_a_driver_that_does_not_answer_after_a_reboot_keeps_no_old_server_down(fresh: Fresh) -> None:
+    made = lives(fresh, swap)
+    for k in range(1, made + 1):
+        case = fresh(swap)
+        case.host.begin()
+        case.host.live(die_at=k)
+        committing = (case.host.store.load() or {}).get("stage") == "committing"
+        case.host.revive(True)
+        case.host.driver_answers = False
+        case.host.live()
+        assert not case.host.store.exists()
+        assert case.host.serving() and set(case.host.at_boot()) & {OLD, NEW}, (k, case.host.describe())
+        assert committing or case.host.serving() == [OLD] == case.host.at_boot(), (k, case.host.describe())
