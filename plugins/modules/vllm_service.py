@@ -41,8 +41,8 @@ requirements:
 options:
   name:
     description:
-      - Name of the service. The unit is C(vllm-<slug>.service), where the slug is the name in lower case with everything but letters,
-        digits, dots and hyphens made a hyphen.
+      - Name of the service. The unit is C(vllm-<slug>.service), where the slug is the name in lower case with everything but the letters
+        C(a) to C(z), digits, dots and underscores made a hyphen. Two names that make one slug can't be services of one host.
     type: str
     required: true
   state:
@@ -52,7 +52,11 @@ options:
       - V(restarted) is V(started) with a restart in any case.
       - V(present) declares the files and touches no process.
       - V(stopped) stops the service and leaves its files.
-      - V(absent) stops the service and removes its unit, drop-in, configuration and secrets. Caches stay.
+      - V(absent) stops the service and removes its unit, drop-in, configuration and secrets. Its home with the caches,
+        C(/var/lib/vllm/<slug>), stays.
+      - Each is reached from whatever state the unit is in. It may be active, starting, stopping, waiting for its next start, failed,
+        over its start limit, or running though its file is gone. A masked one is stopped and removed, but not started or declared before
+        somebody unmasks it.
     type: str
     choices: [started, stopped, restarted, present, absent]
     default: started
@@ -73,13 +77,17 @@ options:
     type: str
   gpus:
     description:
-      - The GPUs of this service, as indices, UUIDs or PCI ids, or V(all).
+      - The GPUs of this service, as indices, UUIDs or PCI ids, or V(all). An index counts as C(nvidia-smi) does.
+      - The unit names whole GPUs to CUDA by their indices in PCI bus order, however they are given here, since not every vLLM reads
+        UUIDs. After cards were added or removed, a run for GPUs given by UUID or PCI id finds the indices that they have now.
+        MIG instances are given, and named to CUDA, by UUID.
     type: list
     elements: str
     default: [all]
   host:
     description:
-      - The address to listen on.
+      - The address to listen on. V(0.0.0.0) takes every IPv4 address, V(::) every address.
+      - Services on different addresses may have the same port.
     type: str
     default: 0.0.0.0
   port:
@@ -121,7 +129,9 @@ options:
     default: vllm
   unit_options:
     description:
-      - More systemd settings, as sections of a drop-in.
+      - More systemd settings, as sections (C(Unit), C(Service), C(Install)) of a drop-in. Values are in systemd's own syntax and stand as
+        they are, so that C(%) begins a specifier. A list repeats the setting, and an empty text in it forgets what was said before.
+      - What systemd does not know, it would leave out in silence. Here it is an error, before anything is touched.
     type: dict
     default: {}
   guard:
@@ -148,7 +158,7 @@ options:
         default: 0
   replace:
     description:
-      - What happens to other services that have the same GPUs or the same port.
+      - What happens to other services that have the same GPUs, or the same port on an address that both would take.
       - V(none) leaves them alone. If one of them runs, the module fails before it touches anything.
       - V(conflicting) stops those among them that this collection manages, and disables them once this service serves.
       - A list of units stops these, whoever manages them.
@@ -162,6 +172,8 @@ options:
   stop_timeout:
     description:
       - Seconds that a server may take to stop before its whole control group is killed.
+      - A service that declares more for itself, by O(args) with C(shutdown_timeout) or C(TimeoutStopSec) in O(unit_options), gets it, also
+        when it is stopped for another one.
     type: int
     default: 60
   ready_timeout:
@@ -205,6 +217,19 @@ seealso:
 """
 
 EXAMPLES = r"""
+- name: Serve a small model beside it on one more GPU, on loopback only, with a CPU limit
+  gpufleet.vllm.vllm_service:
+    name: qwen3-0.6b
+    model: /models/Qwen3-0.6B
+    gpus: [GPU-1c2d3e4f-0000-0000-0000-000000000004]
+    host: 127.0.0.1
+    port: 8001
+    env:
+      NCCL_DEBUG: WARN
+    unit_options:
+      Service:
+        CPUQuota: 400%
+
 - name: Serve MiniMax-M2.5 on four GPUs
   gpufleet.vllm.vllm_service:
     name: minimax-m2.5
