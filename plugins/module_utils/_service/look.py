@@ -57,8 +57,11 @@ class Look:
     serves: Optional[ReadyState]
 
 
-def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
-    """Read units, files, GPUs and, where a server runs that may be left alone, its answer."""
+def look(request: Request, ports: Ports, reader: Optional[GpuReader], compare: bool = True) -> Look:
+    """Read units, files, GPUs and, where a server runs that may be left alone, its answer.
+
+    Without ``compare`` no file is made to be held against the one on the host: then all of them count as new.
+    """
     unit = unit_name(request.name)
     managed = find_managed(ports.paths.units)
     own = next((service for service in managed if service.unit == unit), None)
@@ -74,8 +77,8 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
     refuse_newer(own)
     refuse_other_name(request.name, own)
     refuse_foreign_unit(unit, status, own, _definition_paths(request, ports)[2], ports)
-    planned = _file_changes(request, spec, own, account, ports)
-    runner = tuple(changes(runner_files(ports.paths))) if request.declares_files else ()
+    planned = _file_changes(request, spec, own, account, ports) if compare else []
+    runner = tuple(changes(runner_files(ports.paths))) if request.declares_files and compare else ()
     definition = _definition_paths(request, ports)
     target = None
     if spec is not None:
@@ -97,7 +100,8 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader]) -> Look:
         runner_at_boot=not request.declares_files or statuses[CHANGE_UNIT].enabled,
         changes=tuple(planned),
         definition_changed=definition_changed,
-        unit_text_changed=runner_unit_changed(runner)
+        unit_text_changed=not compare
+        or runner_unit_changed(runner)
         or any(c.wanted.path.startswith(ports.paths.units + "/") and c.what != "mode" for c in planned),
         stale=stale,
         unwell=ill,

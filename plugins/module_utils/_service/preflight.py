@@ -109,7 +109,7 @@ def _look(request: Request, ports: Ports, snapshot: Optional[Snapshot], checks: 
     if snapshot is None:
         return None
     try:
-        return look(request, ports, _Read(snapshot))
+        return look(request, ports, _Read(snapshot), compare=False)
     except GpuFleetError as exc:
         # A declaration that can't be is an error of its own; this is about what else is on the host.
         checked_spec(request, ())
