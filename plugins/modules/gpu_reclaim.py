@@ -114,9 +114,12 @@ options:
     default: never
   clean_shm:
     description:
-      - Whether to remove what dead vLLM processes left in C(/dev/shm). Only files with known names (C(vllm_offload_*), C(vllm_*),
-        C(nccl-*), and Python's C(psm_*) and C(sem.mp-*) of root, the user C(vllm), O(users) and the owners of what was ended) that no live
-        process has open or mapped.
+      - Whether to remove what dead vLLM processes left in C(/dev/shm), segments and named semaphores. Only regular files with one known
+        name (C(vllm_offload_*), C(vllm_*), C(sem.vllm_*), C(nccl-*), and Python's C(psm_*) and C(sem.mp-*) of root, the user C(vllm) and
+        the owners of what was ended) that no live process has open or mapped, seen twice a second apart.
+      - With O(users), only files of these users.
+      - Lock files and sockets elsewhere (C(*.lock) in C(/tmp) and in caches) are never removed. They hold no memory, the kernel
+        releases such a lock with its holder, and removing the file would let two processes in at once.
     type: bool
     default: false
   select:

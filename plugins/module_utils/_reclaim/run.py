@@ -196,16 +196,18 @@ class _Run:
         return what_is_held(self.view, self.plan, self.limits, fates)
 
     def _stale(self) -> List[ShmEntry]:
-        return find_stale(self._shm_owners(), self.ports.shm_root, self.ports.proc_root)
+        return find_stale(self._shm_owners(), self.ports.shm_root, self.ports.proc_root, strict=bool(self.request.users))
 
     def _shm_owners(self) -> FrozenSet[int]:
-        """Whose generic segments are vLLM's: root's, the service user's, and those of the processes at hand."""
-        uids = {0}
-        for name in ("vllm",) + self.request.users:
+        """Whose generic segments are vLLM's: root's, the service user's, and those of the processes at hand; or just `users`."""
+        uids = set() if self.request.users else {0}
+        for name in self.request.users or ("vllm",):
             try:
-                uids.add(pwd.getpwnam(name).pw_uid)
+                uids.add(int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid)
             except KeyError:
                 continue  # no such account here: it owns nothing
+        if self.request.users:
+            return frozenset(uids)
         ended = [each.holder for each in self.done.signalled.values()] + [each.holder for each in self.plan.signals]
         return frozenset(uids | {holder.info.uid for holder in ended if holder.info is not None})
 

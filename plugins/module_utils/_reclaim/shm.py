@@ -38,10 +38,13 @@ PATTERNS: Tuple[Pattern, ...] = (
 )
 
 
-def find_stale(uids: FrozenSet[int], shm_root: str = "/dev/shm", proc_root: str = "/proc") -> List[ShmEntry]:
-    """The stale entries, by name. Names that any Python program uses count only when owned by one of ``uids``.
+def find_stale(
+    uids: FrozenSet[int], shm_root: str = "/dev/shm", proc_root: str = "/proc", strict: bool = False
+) -> List[ShmEntry]:
+    """The stale entries, by name. Names that any Python program uses count only when owned by one of ``uids``; ``strict``: all names.
 
-    Raises GpuFleetError when the open files of some process can't be seen: then nothing is proven stale.
+    A file with a second name is left alone: whoever uses it by that one would not be found. Raises GpuFleetError when the open
+    files of some process can't be seen: then nothing is proven stale.
     """
     found: List[Tuple[Tuple[int, int], ShmEntry]] = []
     for name in _names(shm_root):
@@ -53,7 +56,8 @@ def find_stale(uids: FrozenSet[int], shm_root: str = "/dev/shm", proc_root: str 
             status = os.lstat(path)
         except FileNotFoundError:
             continue
-        if not stat.S_ISREG(status.st_mode) or not (pattern.anybody or status.st_uid in uids):
+        theirs = status.st_uid in uids or (pattern.anybody and not strict)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1 or not theirs:
             continue
         mib = (status.st_blocks * 512 + 2**20 - 1) // 2**20
         entry = ShmEntry(path, mib, status.st_ino, status.st_mtime_ns, status.st_uid, pattern.what)
@@ -72,6 +76,9 @@ def remove(entries: Sequence[ShmEntry], again: Sequence[ShmEntry]) -> Tuple[ShmE
         if (entry.path, entry.inode, entry.mtime) not in still:
             continue
         try:
+            now = os.lstat(entry.path)
+            if (now.st_ino, now.st_mtime_ns) != (entry.inode, entry.mtime):
+                continue  # somebody put another one in its place since the second look
             os.unlink(entry.path)
         except FileNotFoundError:
             continue

@@ -63,11 +63,13 @@ class Machine:
             self.claim(child.pid, index, mib, **flags)
         return child.pid
 
-    def claim(self, pid: int, index: int, mib: int, **flags: object) -> None:
-        """Let an existing process hold memory."""
-        info = read_process(pid)
-        assert info is not None
-        self.claims.append(Claim(pid, info.start_ticks, index, mib, flags))
+    def claim(self, pid: int, index: int, mib: int, ticks: Optional[int] = None, **flags: object) -> None:
+        """Let a process hold memory: one that is there, or with ``ticks`` one that may have ended."""
+        if ticks is None:
+            info = read_process(pid)
+            assert info is not None
+            ticks = info.start_ticks
+        self.claims.append(Claim(pid, ticks, index, mib, flags))
 
     def alive(self, pid: int) -> bool:
         """Whether one of our processes still runs."""

@@ -51,6 +51,25 @@ def test_names_that_any_python_program_uses_count_only_for_known_owners(segments
     assert found == [name for name in KNOWN if not name.startswith(("psm_", "sem.mp-"))]
 
 
+def test_with_users_every_name_counts_only_for_them(segments: Path) -> None:
+    assert find_stale(frozenset({os.getuid() + 1}), str(segments), strict=True) == []
+    assert names(find_stale(MINE, str(segments), strict=True)) == KNOWN
+
+
+def test_a_file_with_a_second_name_may_be_in_use_by_that_one(segments: Path) -> None:
+    (segments / "anything").hardlink_to(segments / "vllm-lock")
+    assert names(find_stale(MINE, str(segments))) == [name for name in KNOWN if name != "vllm-lock"]
+
+
+def test_what_takes_its_place_after_the_second_look_stays(segments: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = find_stale(MINE, str(segments))
+    again = find_stale(MINE, str(segments))
+    fresh = segments / "vllm-lock"
+    (segments / "staged").write_bytes(b"of a server that has just started")
+    (segments / "staged").rename(fresh)
+    assert "vllm-lock" not in names(list(remove(first, again))) and fresh.read_bytes().startswith(b"of a server")
+
+
 @pytest.fixture
 def users(segments: Path) -> Iterator[None]:
     """A process that maps one (and closed its descriptor), and holds another open."""

@@ -236,9 +236,9 @@ class Forest:
         machine = Machine(gpus=GPUS, systemd=FakeSystemd(Clock()))
         by_pid = {member.pid: member for member in case.members}
         for member in case.members:
-            for index in member.gpus if read_process(member.pid) is not None else ():
+            for index in member.gpus:
                 machine.claim(
-                    member.pid, index, 100, vllm=member.vllm, orphan=member.orphan, proven=member.proven, name=member.name
+                    member.pid, index, 100, member.ticks, vllm=member.vllm, orphan=member.orphan, proven=member.proven, name=member.name
                 )
         for unit in UNITS:
             pids = [member.pid for member in case.members if member.unit == unit]
