@@ -49,7 +49,10 @@ def make_arg_parser(parser):
     parser.add_argument("--headless", action="store_true")
     parser.add_argument("--api-server-count", "-asc", type=int)
 '''
-NAMES = ["tensor-parallel-size", "gpu-memory-utilization", "max-num-seqs", "enable-prefix-caching", "compilation-config", "runner"]
+NAMES = [
+    "tensor-parallel-size", "gpu-memory-utilization", "max-num-seqs", "enable-prefix-caching", "compilation-config", "runner",
+    "enable-expert-parallel",
+]
 
 
 def make(root: Path, version: str = "0.33.0", cuda: str | None = "13.0", torch: str = "2.11.0", python: str = "python3.12") -> Path:
