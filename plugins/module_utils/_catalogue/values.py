@@ -19,7 +19,7 @@ _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # An index, a UUID or a beginning of one, or a PCI id, as vllm_service takes them.
-_GPU = re.compile(r"([0-9]+|(GPU|MIG)-[0-9A-Z/-]+|([0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])$", re.IGNORECASE)
+_GPU = re.compile(r"([0-9]+|(GPU|MIG)-[0-9A-Z/-]+|([0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])\Z", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 # More seconds than this in a time-out are a slip of the keyboard.
 _WEEK_S = 7 * 24 * 3600

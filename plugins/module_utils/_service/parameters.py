@@ -13,7 +13,7 @@ from .._unit.spec import GuardSpec
 from .request import Request
 
 _REPLACE_WORDS = ("none", "conflicting")
-_UNIT = re.compile(r"^[A-Za-z0-9:_.@\\-]+\.(service|scope)$")
+_UNIT = re.compile(r"^[A-Za-z0-9:_.@\\-]+\.(service|scope)\Z")
 _WEEK_S = 7 * 24 * 3600
 
 

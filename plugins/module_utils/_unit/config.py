@@ -27,7 +27,7 @@ from .quote import text_value
 
 HEADER = "# Managed by gpufleet.vllm: changes made here are overwritten. Change the service's args instead.\n"
 
-_KEY = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*$")
+_KEY = re.compile(r"^[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*\Z")
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 # YAML 1.1 reads these as something else than text when they stand alone.

@@ -60,7 +60,7 @@ _CACHES = (
     "TMPDIR",
 )
 # What can stand in a list of paths without quotes.
-_PLAIN_PATH = re.compile(r"^/[A-Za-z0-9_./@+=,-]+$")
+_PLAIN_PATH = re.compile(r"^/[A-Za-z0-9_./@+=,-]+\Z")
 
 
 def hardening(spec: ServiceSpec) -> List[str]:

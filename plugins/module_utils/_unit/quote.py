@@ -23,10 +23,10 @@ from typing import Any
 
 from .._core.errors import GpuFleetError
 
-_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
 # Needs no quotes in an Exec line: what no rule of systemd's parser touches. A word is never split, unquoted, or
 # taken for the command separator when it is made of these.
-_PLAIN_WORD = re.compile(r"^[A-Za-z0-9_./:=@,+-]+$")
+_PLAIN_WORD = re.compile(r"^[A-Za-z0-9_./:=@,+-]+\Z")
 
 
 def text_value(value: Any, key: str) -> str:

@@ -47,8 +47,8 @@ _RUNTIME_ROOT = "/run/"
 # Where each unit has a directory of its own for its claim on GPUs while it starts. It is readable to all, and writable to the
 # unit's user alone: nobody can put a claim, a link or a lock in the way of somebody else's start.
 LOCK_DIR = _RUNTIME_ROOT + "gpufleet/locks"
-_SECTION = re.compile(r"^(Unit|Service|Install|X-[A-Za-z0-9-]+)$")
-_OPTION = re.compile(r"^[A-Z][A-Za-z0-9]*$")
+_SECTION = re.compile(r"^(Unit|Service|Install|X-[A-Za-z0-9-]+)\Z")
+_OPTION = re.compile(r"^[A-Z][A-Za-z0-9]*\Z")
 
 
 def render_unit(spec: ServiceSpec) -> str:

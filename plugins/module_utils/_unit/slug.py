@@ -11,7 +11,7 @@ from .._core.errors import GpuFleetError
 
 # Unit names are at most 255 characters with their suffix and the drop-in directory's ".d".
 _MAX_LENGTH = 128
-_SAFE = re.compile(r"^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?$")
+_SAFE = re.compile(r"^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\Z")
 
 
 def slug(name: str) -> str:

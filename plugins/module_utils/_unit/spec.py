@@ -40,10 +40,10 @@ NOT_IN_ENV = {
 }
 NOT_IN_SECRETS = {name: NOT_IN_ENV[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
 
-_HOST = re.compile(r"^[A-Za-z0-9_.:%-]+$")
+_HOST = re.compile(r"^[A-Za-z0-9_.:%-]+\Z")
 # It stands in settings of three different syntaxes, none of which it should need an escape in.
-_HOME = re.compile(r"^(/[A-Za-z0-9_@+=,-][A-Za-z0-9_.@+=,-]*)+$")
-_ACCOUNT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$")
+_HOME = re.compile(r"^(/[A-Za-z0-9_@+=,-][A-Za-z0-9_.@+=,-]*)+\Z")
+_ACCOUNT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\Z")
 
 
 @dataclass(frozen=True)
