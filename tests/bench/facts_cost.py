@@ -49,12 +49,15 @@ class CallbackModule(CallbackBase):
 '''
 
 
-def measure(host: str, pairs: int) -> list[tuple[float, float]]:
-    """(seconds of ping, seconds of the facts) of each pair; one pair before them warms everything up."""
+def measure(
+    host: str, pairs: int, module: str = MODULES[1], arguments: dict[str, object] | None = None
+) -> list[tuple[float, float]]:
+    """(seconds of ping, seconds of the module) of each pair; one pair before them warms everything up."""
     with tempfile.TemporaryDirectory() as directory:
         base = Path(directory)
         (base / "times.py").write_text(CALLBACK, encoding="utf-8")
-        tasks: list[dict[str, object]] = [{name: {}} for _pair in range(pairs + 1) for name in MODULES]
+        both: tuple[dict[str, object], ...] = ({MODULES[0]: {}}, {module: arguments or {}})
+        tasks = [task for _pair in range(pairs + 1) for task in both]
         (base / "play.json").write_text(json.dumps([{"hosts": host, "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
         env = {**os.environ, "ANSIBLE_CALLBACK_PLUGINS": directory, "ANSIBLE_CALLBACKS_ENABLED": "times",
                "FACTS_COST_OUT": str(base / "times.json")}
