@@ -17,7 +17,7 @@ from .names import ARCHITECTURES, ENCODERS, TEXT_CONFIGS
 from .quantisation import read_quantisation
 from .state import linear_state
 from .types import BOTH, LINEAR, ModelFacts
-from .values import own_size, part, positive, size, text, texts
+from .values import own_size, part, positive, said, size, text, texts
 
 
 def facts_from_config(
@@ -32,6 +32,8 @@ def facts_from_config(
     kind = _kind(config, inner, architectures)
     kv_lora_rank = size(inner, "kv_lora_rank")
     experts = size(inner, "experts")
+    number_said = said(inner, "experts")
+    experts_unclear = experts is None and number_said is not None and (number_said is False or number_said != 0)
     widths = expert_widths(inner, experts)
     layers = attention_layers(inner, kind)
     has_state = not layers or any(layer.kind in (LINEAR, BOTH) for layer in layers)
@@ -47,7 +49,7 @@ def facts_from_config(
         head_dim=head_dim(inner),
         vocab_size=size(inner, "vocab_size") or size(config, "vocab_size"),
         max_position_embeddings=size(inner, "max_position_embeddings"),
-        dense_width=_dense_width(inner, experts),
+        dense_width=None if experts_unclear else _dense_width(inner, experts),
         expert_width=widths[0] if len(widths) == 1 else None,
         shared_width=shared_width(inner, experts, widths),
         experts=experts,
@@ -61,7 +63,8 @@ def facts_from_config(
         dtype=_first_text(("torch_dtype", "dtype"), (inner, config)),
         quantisation=read_quantisation(_quantisation_dict(config, inner, quantisation_file)),
         expert_widths=widths,
-        layer_has_experts=expert_layers(inner, experts),
+        experts_unclear=experts_unclear,
+        layer_has_experts=() if experts_unclear else expert_layers(inner, experts),
         attention_layers=layers,
         sliding_window=positive(inner.get("sliding_window")) or positive(inner.get("attention_window_size")),
         attention_chunk_size=positive(inner.get("attention_chunk_size")),

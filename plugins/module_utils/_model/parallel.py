@@ -93,7 +93,7 @@ def _rules(facts: ModelFacts, kinds: Stored, split: Split) -> List[Check]:
 def _experts(facts: ModelFacts, expert_parallel: bool) -> List[Check]:
     if not expert_parallel or facts.moe:
         return []
-    if facts.attention_heads is None:
+    if facts.attention_heads is None or facts.experts_unclear:
         return [Check("expert_parallel", SKIP, "%s doesn't say whether there are experts" % facts.source)]
     fix = "Remove enable_expert_parallel."
     return [Check("expert_parallel", FAIL, "the model has no experts to distribute", fix)]

@@ -44,7 +44,8 @@ class Scheme:
     """How some modules are stored.
 
     ``block`` is (block_n, block_k) of block-quantised FP8; ``group`` the group size along a weight's input, None for
-    scales per channel or tensor. ``tiles`` says that Marlin's kernels read them, which want whole tiles.
+    scales per channel or tensor. ``tiles`` says that Marlin's kernels read them, which want whole tiles. ``unclear``: a
+    block or a group is given, but not in a form that is understood.
     """
 
     method: str
@@ -52,6 +53,7 @@ class Scheme:
     group: Optional[int] = None
     bits: Optional[int] = None
     tiles: bool = False
+    unclear: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ class Quantisation:
     tiles: bool = False
     groups: Tuple[Tuple[Tuple[str, ...], Scheme], ...] = ()
     only: Tuple[str, ...] = ()
+    unclear: bool = False
 
     @property
     def scheme(self) -> Scheme:
         """That of modules without one of their own."""
-        return Scheme(self.method, self.block, self.group, self.bits, self.tiles)
+        return Scheme(self.method, self.block, self.group, self.bits, self.tiles, self.unclear)
 
     def covers(self, module: str, layers: Optional[int] = None, among: Optional[Collection[int]] = None) -> bool:
         """Whether modules of that kind are quantised. ``module`` is an example by its full name in layer 0.
@@ -118,7 +121,15 @@ def read_quantisation(raw: Optional[Mapping[str, Any]]) -> Optional[Quantisation
     groups = _groups(raw, method)
     plain = _plain(raw, method, groups)
     return Quantisation(
-        plain.method, plain.block, plain.group, plain.bits, tuple(_ignored(raw)), plain.tiles, groups, _only(raw)
+        method=plain.method,
+        block=plain.block,
+        group=plain.group,
+        bits=plain.bits,
+        ignored=tuple(_ignored(raw)),
+        tiles=plain.tiles,
+        groups=groups,
+        only=_only(raw),
+        unclear=plain.unclear,
     )
 
 
@@ -142,15 +153,19 @@ def _plain(raw: Mapping[str, Any], method: str, groups: Tuple[Tuple[Tuple[str, .
         return Scheme(method, group=_torchao_group(raw))
     block = _block(raw.get("weight_block_size"))
     group = number(raw.get("group_size")) or number(raw.get("q_group_size"))
+    unclear = raw.get("weight_block_size") is not None and block is None
+    unclear = unclear or not (_is_group(raw.get("group_size")) and _is_group(raw.get("q_group_size")))
     bits = number(raw.get("bits") or raw.get("w_bit") or raw.get("num_bits"))
     algorithm = "%s %s" % (method, str(raw.get("quant_algo", "")).lower())
     for name, size in _FIXED_GROUPS.items():
         if group is None and name in algorithm:
             group = size
-    if method in _PADDED or block is not None:
+    if block is not None:
         group = None
     tiles = method in _MARLIN and bits in (4, 8, None)
-    return Scheme(method, block if method not in _PADDED else None, group, bits, tiles)
+    if method in _PADDED:
+        return Scheme(method, None, None, bits)
+    return Scheme(method, block, group, bits, tiles, unclear)
 
 
 def _groups(raw: Mapping[str, Any], method: str) -> Tuple[Tuple[Tuple[str, ...], Scheme], ...]:
@@ -169,12 +184,19 @@ def _weights(weights: Mapping[str, Any], method: str, weight_only: bool) -> Sche
     strategy = weights.get("strategy") or weights.get("qscheme")
     bits = number(weights.get("num_bits"))
     block = group = None
+    unclear = not _is_group(weights.get("group_size"))
     if strategy == "block":
         block = _block(weights.get("block_structure"))
+        unclear = block is None
     elif strategy in (None, "group", "tensor_group", "per_group"):
         group = number(weights.get("group_size"))
     integers = weights.get("type", "int") == "int" and bits in (4, 8)
-    return Scheme(method, block, group, bits, weight_only and integers and method == "compressed-tensors")
+    return Scheme(method, block, group, bits, weight_only and integers and method == "compressed-tensors", unclear)
+
+
+def _is_group(value: Any) -> bool:
+    """Whether it is a group size, or one of the ways to say that there are no groups."""
+    return value is None or number(value) is not None or (value in (-1, 0) and isinstance(value, int))
 
 
 def _torchao_group(raw: Mapping[str, Any]) -> Optional[int]:

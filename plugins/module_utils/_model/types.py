@@ -88,6 +88,7 @@ class ModelFacts:
     quantisation: Optional[Quantisation] = None
     # Where experts stand: one entry for each layer, whether it has routed experts. Empty when that isn't known.
     expert_widths: Tuple[int, ...] = ()
+    experts_unclear: bool = False  # there is something about their number that isn't one
     layer_has_experts: Tuple[bool, ...] = ()
     # What layers keep: one entry for each layer, in order. Empty when that isn't known.
     attention_layers: Tuple[AttentionLayer, ...] = ()

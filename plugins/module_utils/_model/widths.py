@@ -42,10 +42,13 @@ def feed_forward(facts: ModelFacts, stored: Stored, split: Split) -> List[Check]
     ):
         found = [_width(facts, kind, width, ranks, stored.of(kind), split.refines) for width in widths]
         # Several widths are one rule: what is worst about it is said.
-        worst = [check for status in (FAIL, WARN, PASS) for check in found if check.status == status]
+        worst = [check for status in (FAIL, WARN, SKIP, PASS) for check in found if check.status == status]
         checks += worst[:1]
-    if facts.moe and not facts.expert_widths and facts.expert_width is None:
+    unknown = facts.moe and not facts.expert_widths and facts.expert_width is None
+    if unknown or facts.experts_unclear:
         checks.append(Check("mlp_experts", SKIP, "%s doesn't say how wide the experts are" % facts.source))
+    if not checks and facts.quantisation is not None:
+        checks.append(Check("mlp", SKIP, "%s doesn't say how wide the layers are" % facts.source))
     return checks
 
 
@@ -61,6 +64,8 @@ def _width(facts: ModelFacts, kind: str, width: int, ranks: int, scheme: Optiona
     said = "%s %d / %d = %d" % (label, width, ranks, part)
     if scheme is None:
         return Check("mlp_%s" % kind, PASS, said)
+    if scheme.unclear:
+        return Check("mlp_%s" % kind, SKIP, "%s; how %s stores it isn't understood" % (said, scheme.method))
     if scheme.block is not None:
         return _block(facts, kind, said, part, ranks, scheme.block, refines)
     if scheme.group is not None:
@@ -136,6 +141,8 @@ def attention(facts: ModelFacts, stored: Stored, split: Split) -> List[Check]:
         query_dim = None if None in both else (both[0] or 0) + (both[1] or 0)
     if scheme is None or heads is None or heads % tp or value_dim is None:
         return []
+    if scheme.unclear:
+        return [Check("quant_attention", SKIP, "how %s stores attention isn't understood" % scheme.method)]
     row = heads // tp * value_dim
     if scheme.block is not None:
         query = heads // tp * query_dim if query_dim else None

@@ -209,9 +209,9 @@ def names(raw: dict[str, Any], module: str, layers: int = 4, among: list[int] | 
     ],
 )
 def test_lists_of_what_is_not_quantised(ignored: list[Any], covered: bool) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert names({"ignore": ignored}, "model.layers.0.self_attn.o_proj") is covered
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_a_kind_is_left_out_when_it_is_in_all_the_layers_where_it_stands() -> None:
@@ -285,6 +285,6 @@ def test_a_list_of_thousands_of_names_takes_no_time() -> None:
     ]
     config = {**MOE, "num_hidden_layers": 90, "quantization_config": {**FP8, "modules_to_not_convert": ignored}}
     facts = facts_from_config(config)
-    started = time.monotonic()
+    started = time.process_time()
     assert working_sizes(facts, 16) == [1, 2, 4]
-    assert time.monotonic() - started < 0.5
+    assert time.process_time() - started < 0.5
