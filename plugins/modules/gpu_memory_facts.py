@@ -104,27 +104,29 @@ ansible_facts:
         reason:
           description:
             - Why nothing could be read. One of V(no_driver), V(library_missing), V(driver_library_mismatch), V(driver_hung),
-              V(permission), V(error).
+              V(permission), V(error); C(null) where the GPUs could be read.
           type: str
           returned: always
-          sample: null
+          sample: driver_library_mismatch
         reason_detail:
-          description: The reason in words; also what is noteworthy about a reading that worked, such as a fall-back.
+          description:
+            - The reason in words; also what is noteworthy about a reading that worked, such as a fall-back or a GPU that the driver does
+              not show. C(null) where there is nothing to say.
           type: str
           returned: always
-          sample: null
+          sample: "read through nvidia-smi: the Python package nvidia-ml-py (pynvml) is not installed"
         backend:
-          description: How the driver was read, V(nvml) or V(nvidia_smi).
+          description: How the driver was read, V(nvml) or V(nvidia_smi); C(null) where neither could be tried.
           type: str
           returned: always
           sample: nvml
         driver_version:
-          description: The driver's version.
+          description: The driver's version; C(null) if unknown. Where the library can't be used, that of the loaded kernel module.
           type: str
           returned: always
           sample: 580.95.05
         cuda_version:
-          description: The newest version of CUDA that the driver can run.
+          description: The newest version of CUDA that the driver can run; C(null) if unknown.
           type: str
           returned: always
           sample: "13.0"
@@ -144,12 +146,12 @@ ansible_facts:
           returned: always
           sample: 783096
         used_mib:
-          description: Used memory of the readable GPUs, MiB.
+          description: Used memory of the readable GPUs, MiB; C(null) where there is none.
           type: int
           returned: always
           sample: 360211
         free_mib:
-          description: Free memory of the readable GPUs, MiB.
+          description: Free memory of the readable GPUs, MiB; C(null) where there is none, never C(0) for unknown.
           type: int
           returned: always
           sample: 417781
@@ -159,7 +161,7 @@ ansible_facts:
           returned: always
           sample: true
         gpus:
-          description: The selected GPUs.
+          description: The selected GPUs; empty where nothing could be read of them.
           type: list
           elements: dict
           returned: always
@@ -169,15 +171,15 @@ ansible_facts:
               type: int
               sample: 0
             uuid:
-              description: The UUID.
+              description: The UUID; that of the instance where one of MIG was selected. C(null) if unknown.
               type: str
               sample: GPU-06c901ba-18e7-4241-8ebc-fc5e2ed24023
             pci_bus_id:
-              description: The PCI address.
+              description: The PCI address, with a domain of eight digits and capital letters; C(null) if unknown.
               type: str
               sample: "00000000:01:00.0"
             name:
-              description: The product.
+              description: The product; C(null) if unknown.
               type: str
               sample: NVIDIA RTX PRO 6000 Blackwell Server Edition
             state:
@@ -185,9 +187,9 @@ ansible_facts:
               type: str
               sample: ok
             error:
-              description: What is wrong with the GPU, or what could not be read.
+              description: What is wrong with the GPU, or what could not be read of it; C(null) where all is well.
               type: str
-              sample: null
+              sample: GPU is lost (fallen off the bus or otherwise inaccessible)
             memory_type:
               description:
                 - V(discrete), V(unified) (memory shared with the host, as on GB10; the numbers are then the host's), or V(mig) (the
@@ -195,7 +197,7 @@ ansible_facts:
               type: str
               sample: discrete
             total_mib:
-              description: Memory, MiB.
+              description: Memory, MiB; C(null) if unknown, as are then the other sizes.
               type: int
               sample: 97887
             used_mib:
@@ -203,7 +205,7 @@ ansible_facts:
               type: int
               sample: 90053
             free_mib:
-              description: Free memory, MiB.
+              description: Free memory, MiB; of unified memory what the host could give away (C(MemAvailable)).
               type: int
               sample: 7196
             reserved_mib:
@@ -215,22 +217,67 @@ ansible_facts:
               type: int
               sample: 2
             utilization_percent:
-              description: Share of the last sample period during which a kernel ran.
+              description: Percent of the last sample period during which a kernel ran; C(null) where not reported.
               type: int
               sample: 0
             compute_mode:
-              description: Who may use the GPU, as C(nvidia-smi) writes it.
+              description: Who may use the GPU, as C(nvidia-smi) writes it; C(null) where not reported.
               type: str
               sample: Default
             mig_devices:
               description:
-                - The MIG devices, each with C(index), C(uuid), C(name), C(gpu_instance_id), C(compute_instance_id), C(state), C(error),
-                  C(total_mib), C(used_mib), C(free_mib), C(reserved_mib).
+                - The MIG devices of a GPU that is divided.
               type: list
               elements: dict
-              sample: []
+              contains:
+                index:
+                  description: Its number within the GPU.
+                  type: int
+                  sample: 0
+                uuid:
+                  description: Its UUID, by which it can be selected; C(null) if unknown.
+                  type: str
+                  sample: MIG-c6ab5b2c-2d0b-5a3f-8c0d-6f5f8e3f1a11
+                name:
+                  description: The product and the profile; C(null) if unknown.
+                  type: str
+                  sample: NVIDIA A100-SXM4-40GB MIG 3g.20gb
+                gpu_instance_id:
+                  description: The GPU instance that it belongs to; C(null) if unknown.
+                  type: int
+                  sample: 2
+                compute_instance_id:
+                  description: The compute instance that it is; C(null) if unknown.
+                  type: int
+                  sample: 0
+                state:
+                  description: V(ok), V(lost), V(reset_required) or V(error).
+                  type: str
+                  sample: ok
+                error:
+                  description: What could not be read; C(null) where all is well.
+                  type: str
+                  sample: null
+                total_mib:
+                  description: Memory, MiB; C(null) if unknown, as are then the other sizes.
+                  type: int
+                  sample: 19968
+                used_mib:
+                  description: Used memory, MiB.
+                  type: int
+                  sample: 12
+                free_mib:
+                  description: Free memory, MiB.
+                  type: int
+                  sample: 19956
+                reserved_mib:
+                  description: What the driver keeps for itself, MiB; C(null) where it is counted as used.
+                  type: int
+                  sample: 0
             processes:
-              description: The processes on the GPU.
+              description:
+                - The processes on the GPU; those that the driver lists, and those that hold its device node open although no list shows
+                  them. Empty without O(processes).
               type: list
               elements: dict
               contains:
@@ -251,13 +298,13 @@ ansible_facts:
                 name:
                   description: The kernel's name of the process (at most 15 characters).
                   type: str
-                  sample: VLLM::Worker_TP
+                  sample: vllm
                 cmdline:
                   description: The whole command line or title.
                   type: str
-                  sample: VLLM::Worker_TP0
+                  sample: /opt/vllm/bin/python3 /opt/vllm/bin/vllm serve /models/MiniMax-M2.5 --config /etc/vllm/minimax-m2.5.yaml
                 user:
-                  description: The user it runs as.
+                  description: The user it runs as. C(null), like all that follows but C(state), where the process can't be seen.
                   type: str
                   sample: vllm
                 start_time:
@@ -265,11 +312,11 @@ ansible_facts:
                   type: float
                   sample: 1795968856.29
                 unit:
-                  description: The systemd unit it belongs to.
+                  description: The systemd unit it belongs to, of the system or of a user's own manager; C(null) without one.
                   type: str
-                  sample: vllm-minimax-m2-5.service
+                  sample: vllm-minimax-m2.5.service
                 container:
-                  description: The id or name of the container it runs in.
+                  description: The id or name of the container it runs in; C(null) without one.
                   type: str
                   sample: null
                 state:
@@ -291,9 +338,9 @@ ansible_facts:
                   type: bool
                   sample: false
                 protected_by:
-                  description: Why it is protected.
+                  description: Why it is protected; C(null) where it is not.
                   type: str
-                  sample: null
+                  sample: NVIDIA persistence daemon
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from facts_contract import held_facts
+
 from lab import Host
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,4 +45,5 @@ def facts(host: Host, *words: str, **arguments: Any) -> dict[str, Any]:
     assert not result["failed"] and result["changed"] is False, result
     assert set(result["ansible_facts"]) - {"discovered_interpreter_python"} == {"gpu_memory"}
     found: dict[str, Any] = result["ansible_facts"]["gpu_memory"]
+    held_facts(found)
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from facts_contract import held_facts
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_any_state_is_read_soundly_and_alike(driver_session: LocalDriver, scenar
     driver_session.gpus.apply(dataclasses.replace(scenario, seed="random"))
     nvml, smi = Reading(driver_session).both(timeout=10.0)
     for facts in (nvml, smi):
+        held_facts(facts)
         sound(facts)
     if not any(gpu["total_mib"] is not None for gpu in nvml["gpus"]):
         # without a readable GPU nvidia-smi does not even say which driver it is

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts_contract import held_facts
 
 from lab.driver import presets
 from lab.driver.testing import LocalDriver
@@ -105,6 +106,7 @@ def results(driver_session: LocalDriver) -> Iterator[dict[str, dict[str, Any]]]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_scenario_is_read_as_what_it_is(results: dict[str, dict[str, Any]], name: str, backend: str) -> None:
     facts = results[name][backend]
+    held_facts(facts)
     assert facts["backend"] == backend
     assert summary(facts) == EXPECTED[name]
     if not facts["available"]:

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
+from facts_contract import CONTRACT, CONTRACT_GPU, CONTRACT_PROCESS, REASONS, held_facts
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import GpuReader
@@ -102,6 +103,36 @@ def test_everything_that_is_returned_is_documented() -> None:
     assert set(found) == set(snapshot)
     (gpu,) = snapshot["gpus"]
     assert set(found["gpus"]) == set(gpu) and set(found["gpus"]["processes"]) == set(gpu["processes"][0])
-    text = yaml.safe_load(gpu_memory_facts.RETURN)["ansible_facts"]["contains"]["gpu_memory"]["contains"]["gpus"]["contains"]
-    for key in gpu["mig_devices"][0]:
-        assert "C(%s)" % key in "".join(text["mig_devices"]["description"])
+    assert set(found["gpus"]["mig_devices"]) == set(gpu["mig_devices"][0])
+
+
+LOST = Gpu(3, None, None, None, state="lost", error="GPU is lost", processes=(GpuProcess(77, "C+G", None, state="gone"),))
+
+
+@pytest.mark.parametrize("snapshot", [
+    SNAPSHOT,
+    Snapshot(True, count=0, backend="nvml"),
+    *[Snapshot(False, reason=reason, reason_detail="so", count=0 if reason == "no_driver" else None) for reason in sorted(REASONS)],
+    Snapshot(True, gpus=(LOST,)),
+], ids=lambda snapshot: snapshot.reason or "%d GPUs" % len(snapshot.gpus))
+def test_what_comes_out_is_the_contracts_key_by_key(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], snapshot: Snapshot
+) -> None:
+    result, _reader = run(monkeypatch, capfd, snapshot)
+    assert set(result) == {"changed", "ansible_facts"} and set(result["ansible_facts"]) == {"gpu_memory"}
+    held_facts(result["ansible_facts"]["gpu_memory"])
+
+
+def test_the_documentation_has_the_contracts_types_and_samples_of_them() -> None:
+    def walk(returned: Dict[str, Any], contract: Dict[str, Any]) -> None:
+        for key, kinds in contract.items():
+            entry = returned[key]
+            python = {"str": str, "int": int, "float": float, "bool": bool, "list": list}[entry["type"]]
+            assert python in kinds or (python, key) == (float, "start_time"), key
+            assert "contains" in entry or "sample" in entry, "%s has no sample" % key
+            assert entry.get("sample") is None or type(entry["sample"]) in kinds, key
+
+    memory = yaml.safe_load(gpu_memory_facts.RETURN)["ansible_facts"]["contains"]["gpu_memory"]["contains"]
+    walk(memory, CONTRACT)
+    walk(memory["gpus"]["contains"], CONTRACT_GPU)
+    walk(memory["gpus"]["contains"]["processes"]["contains"], CONTRACT_PROCESS)
