@@ -26,6 +26,7 @@ _INDEX = "model.safetensors.index.json"
 _BESIDE = re.compile(
     r"(\.(json|jsonl|txt|md|py|model|jinja|tiktoken|png|jpe?g|svg|gif|pdf|ya?ml)|^\.gitattributes|^license.*|^notice.*)$", re.IGNORECASE
 )
+_FLOAT32 = re.compile(rb'"dtype":"F32","shape":\[[0-9,]*\],"data_offsets":\[([0-9]+),([0-9]+)\]')
 _LEAST_SHARDS = 2
 _PACKED = (".qweight", ".weight_packed")
 _LIMIT_BYTES = 100_000_000
@@ -111,21 +112,26 @@ def _shard(raw: bytes, roles: Roles, layers: Optional[int]) -> Optional[_Shard]:
     if end is None or others is None or not _plain_experts(raw, others, roles, layers):
         return None
     by_role: Dict[str, int] = {}
-    float32, in_float32 = 0, 0
+    float32 = _float32_bytes(raw)
     for name, entry in others.items():
         first, last = entry["data_offsets"]
         role = roles.of(name)
         if role == ENCODER and name.endswith(_PACKED):
             return None
         by_role[role] = by_role.get(role, 0) + last - first
-        if entry.get("dtype") == "F32":
-            float32, in_float32 = float32 + last - first, in_float32 + 1
     experts, count = end - sum(by_role.values()), raw.count(_OFFSETS)
-    if experts < 0 or (experts > 0) != (len(others) < count) or raw.count(b'"F32"') != in_float32:
+    if experts < 0 or (experts > 0) != (len(others) < count) or float32 is None:
         return None
     if experts:
         by_role[EXPERTS] = by_role.get(EXPERTS, 0) + experts
     return _Shard(count, by_role, float32)
+
+
+def _float32_bytes(raw: bytes) -> Optional[int]:
+    """What is stored in full precision: the scales of quantised experts, as a rule. None where not all of it can be seen at a glance."""
+    count = raw.count(b'"F32"')
+    found = _FLOAT32.findall(raw) if count else []
+    return sum(int(last) - int(first) for first, last in found) if len(found) == count else None
 
 
 def _plain_experts(raw: bytes, others: Mapping[str, Any], roles: Roles, layers: Optional[int]) -> bool:

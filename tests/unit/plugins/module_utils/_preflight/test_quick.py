@@ -92,9 +92,12 @@ def test_tensors_that_are_no_experts_of_the_model_are_looked_at_one_by_one(tmp_p
     assert not same(directory, facts_from_config(config))
 
 
-def test_experts_in_full_precision_are_looked_at_one_by_one(tmp_path: Path) -> None:
+def test_the_scales_of_experts_are_counted(tmp_path: Path) -> None:
     config, shards = minimax(scales="F32")
-    assert not same(write(tmp_path / "m", shards, config), facts_from_config(config))
+    directory, facts = write(tmp_path / "m", shards, config), facts_from_config(config)
+    assert same(directory, facts)
+    glance = quick_checkpoint(str(directory), facts)
+    assert glance is not None and glance.float32_bytes == 2 * 3 * 2 * 12 * 2 * 4
 
 
 def test_weights_in_eight_bits_have_to_be_what_the_configuration_means(tmp_path: Path) -> None:
