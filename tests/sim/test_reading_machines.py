@@ -140,26 +140,43 @@ def test_tenants_of_a_vgpu_host_are_protected(reading: Reading) -> None:
         assert "vGPU" in process["protected_by"]
 
 
+_INSIDE = """
+import json, sys
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import open_reader
+found = []
+for backend in ("nvml", "nvidia_smi"):
+    with open_reader(backend, dev_root=sys.argv[1]) as reader:
+        found.append(reader.snapshot(["0"]).to_dict())
+print(json.dumps(found))
+"""
+
+
+def in_a_container(reading: Reading) -> list[dict[str, Any]]:
+    """A reading through each backend in a pid namespace of its own, as in a container."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _INSIDE, str(reading.driver.dev)]
+    done = reading.driver.run(*command, PYTHONPATH=str(COLLECTIONS))
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
 def test_in_a_container_a_number_is_not_taken_for_a_process_of_it(reading: Reading) -> None:
     """The driver gives the machine's pids; inside a pid namespace the same number is another process, or none."""
     holder = reading.driver.hold(0, 2000)
-    code = (
-        "import json, subprocess, sys\n"
-        "from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import open_reader\n"
-        "found = []\n"
-        "for backend in ('nvml', 'nvidia_smi'):\n"
-        "    with open_reader(backend, dev_root=sys.argv[1]) as reader:\n"
-        "        found.append(reader.snapshot(['0']).to_dict())\n"
-        "print(json.dumps(found))\n"
-    )
-    inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code, str(reading.driver.dev)]
-    done = reading.driver.run(*inside, PYTHONPATH=str(COLLECTIONS))
-    assert done.returncode == 0, done.stderr
-    nvml, smi = json.loads(done.stdout)
+    nvml, smi = in_a_container(reading)
     assert comparable(nvml) == comparable(smi)
     (process,) = processes(nvml)
     assert (process["pid"], process["state"], process["name"], process["orphan"]) == (holder.pid, "not_visible", None, False)
     assert process["used_mib"] == 2000
+
+
+def test_a_container_that_lost_its_gpus_says_how_that_comes(reading: Reading) -> None:
+    reading.driver.gpus.preset("init_unknown")
+    for facts in in_a_container(reading):
+        assert (facts["available"], facts["reason"]) == (False, "error")
+        assert "daemon-reload" in facts["reason_detail"] and "restart the container" in facts["reason_detail"]
+    for facts in reading.both():
+        assert "daemon-reload" not in facts["reason_detail"]  # on the machine itself it has another cause
 
 
 def test_a_zombie_that_is_still_listed_is_a_zombie(reading: Reading) -> None:
