@@ -29,7 +29,7 @@ REASONS = {"no_driver", "library_missing", "driver_library_mismatch", "driver_hu
 
 def held(found: Dict[str, Any], contract: Dict[str, Any]) -> None:
     """Hold a dict against the contract, key by key."""
-    assert list(found) == list(contract)
+    assert set(found) == set(contract), set(found) ^ set(contract)
     for key, kinds in contract.items():
         assert type(found[key]) in kinds, (key, found[key])
 
