@@ -6,19 +6,18 @@
 from __future__ import annotations
 
 import os
-import pwd
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._core.host_lock import HostLock, busy_message, holder_of
 from .._gpu.reader import GpuReader
 from .._gpu.types import Snapshot
-from .._process.procfs import ancestors, read_process
+from .._process.procfs import read_process
 from .ladder import carry_out
-from .left import DIRTY, Held, all_in_use, failure_message, of_survivor, of_zombie, out_of_reach, what_is_held
+from .left import DIRTY, Held, all_in_use, failure_message, out_of_reach, what_is_held
 from .look import look
 from .plan import make_plan
 from .ports import Ports
@@ -27,7 +26,8 @@ from .request import ReclaimRequest, check
 from .reset import reset_gpus
 from .result import ReclaimResult, of_run, planned
 from .shm import find_stale, remove
-from .types import Done, Plan, ShmEntry, UnitView, Unkillable, View
+from .survey import notes, shm_owners, unkillable
+from .types import Done, Plan, ShmEntry, UnitView, View
 
 # How often somebody may start anew what was ended before this gives up and names it.
 _ROUNDS = 3
@@ -178,12 +178,6 @@ class _Run:
         """Units that were stopped as often as it makes sense and run again."""
         return [stop.unit for stop in self.plan.stops if self.done.attempts.get(stop.unit.key, 0) >= _ROUNDS]
 
-    def _reviver(self, unit: UnitView) -> str:
-        """What starts a unit again, as far as systemd knows."""
-        systemd = self.ports.systemd if unit.uid is None else self.ports.user_systemd(unit.uid)
-        triggers = systemd.triggers_of(unit.unit)
-        return "%s: stop that first" % ", ".join(triggers) if triggers else "something (a script, a scheduler, a person)"
-
     def _held(self) -> List[Held]:
         fates = {key: "survived SIGKILL" for key, each in self.done.signalled.items() if each.outcome == "survived"}
         fates.update({key: skip.reason for key, skip in self.done.refused.items()})
@@ -196,20 +190,9 @@ class _Run:
         return what_is_held(self.view, self.plan, self.limits, fates)
 
     def _stale(self) -> List[ShmEntry]:
-        return find_stale(self._shm_owners(), self.ports.shm_root, self.ports.proc_root, strict=bool(self.request.users))
+        owners = shm_owners(self.request, self.plan, self.done)
+        return find_stale(owners, self.ports.shm_root, self.ports.proc_root, strict=bool(self.request.users))
 
-    def _shm_owners(self) -> FrozenSet[int]:
-        """Whose generic segments are vLLM's: root's, the service user's, and those of the processes at hand; or just `users`."""
-        uids = set() if self.request.users else {0}
-        for name in self.request.users or ("vllm",):
-            try:
-                uids.add(int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid)
-            except KeyError:
-                continue  # no such account here: it owns nothing
-        if self.request.users:
-            return frozenset(uids)
-        ended = [each.holder for each in self.done.signalled.values()] + [each.holder for each in self.plan.signals]
-        return frozenset(uids | {holder.info.uid for holder in ended if holder.info is not None})
 
     # Doing
 
@@ -339,7 +322,8 @@ class _Run:
         if proof.freed:
             return result
         message = failure_message(
-            result.held, result.unkillable, proof.reason, self.done.timings.total, self.request.reset, self._notes()
+            result.held, result.unkillable, proof.reason, self.done.timings.total, self.request.reset,
+            notes(self.view, self.done, self._revived(), result.held, self.ports),
         )
         if self.request.accept == "anything" or (self.request.accept == "in_use" and all_in_use(result.held)):
             return replace(result, msg=message)
@@ -355,7 +339,7 @@ class _Run:
             self.before,
             self.view.gpus if readable else (),
             self.plan.skips + tuple(done.refused[key] for key in sorted(done.refused)),
-            self._unkillable(),
+            unkillable(self.view, self.done, self.ports),
             self._held() if readable and not freed else [],
         )
 
@@ -372,36 +356,3 @@ class _Run:
     def _alive(self, identity: Tuple[int, int]) -> bool:
         info = read_process(identity[0], self.ports.proc_root)
         return info is not None and info.start_ticks == identity[1] and not info.zombie
-
-    def _unkillable(self) -> List[Unkillable]:
-        found: Dict[int, Unkillable] = {}
-        for holder in self.view.holders:
-            if holder.state == "zombie" and holder.gpus & set(self.selected):
-                found[holder.pid] = of_zombie(holder)
-        survivors = {key[0]: each.holder.name for key, each in self.done.signalled.items() if each.outcome == "survived"}
-        for stopped in self.done.stopped.values():
-            survivors.update(dict.fromkeys(stopped.survivors, stopped.unit))
-        for pid, name in survivors.items():
-            info = read_process(pid, self.ports.proc_root)
-            if info is not None and not info.zombie:
-                found[pid] = of_survivor(pid, info.comm or name, info.state, info.wchan)
-        return [found[pid] for pid in sorted(found)]
-
-    def _suspects(self) -> List[str]:
-        """Where memory is held by nobody: who has the driver open without any GPU of its own."""
-        if not any(each.verdict == DIRTY and not each.holders for each in self._held()):
-            return []
-        known = {holder.pid for holder in self.view.holders} | set(ancestors(os.getpid(), self.ports.proc_root))
-        infos = [read_process(pid, self.ports.proc_root) for pid in self.ports.device_holders(self.ports.proc_root) if pid not in known]
-        names = ["%s (pid %d)" % (info.comm, info.pid) for info in infos if info is not None and info.ppid != os.getpid()]
-        return ["These have the driver open, though no GPU: %s" % ", ".join(names)] if names else []
-
-    def _notes(self) -> List[str]:
-        """What else the failure message has to say: units that would not stop, what came back, resets that failed."""
-        notes = ["Unit %s could not be stopped: %s" % (each.unit, each.detail) for each in self.done.stopped.values() if not each.ok]
-        notes += [
-            "Unit %s is started again each time it is stopped, by %s" % (unit.label, self._reviver(unit)) for unit in self._revived()
-        ]
-        notes += self._suspects()
-        notes += ["GPU %d: %s" % (each.gpu, each.detail) for each in self.done.resets if each.detail is not None]
-        return notes
