@@ -57,7 +57,7 @@ TEXTS = st.text(
 )
 HARD = ["", " ", "\t", ";", "-x", "--x", "%%", "%n", "%H", "$HOME", "${HOME}", "$$", "\\", "\\n", "\\x41", 'a"b', "a'b",
         " a b ", "ü 日本 😀", '{"method":"mtp","n":3}', "a;b", "# no comment", "ends\\", "~", "`id`", "100%", "no", "1e5",
-        "0.90", "2024-01-01", "null", "- a", "a: b", "&a", "!t", "|"]  # fmt: skip
+        "0.90", "2024-01-01", "null", "- a", "a: b", "&a", "!t", "|", "-@:+!x", "long " * 20_000]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["gpu01", "gpu03"])

@@ -27,6 +27,8 @@ _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
 # Needs no quotes in an Exec line: what no rule of systemd's parser touches. A word is never split, unquoted, or
 # taken for the command separator when it is made of these.
 _PLAIN_WORD = re.compile(r"^[A-Za-z0-9_./:=@,+-]+\Z")
+# One string of a process's arguments or environment, its end not counted (MAX_ARG_STRLEN). A longer one fails every start.
+_LONGEST = 131071
 
 
 def text_value(value: Any, key: str) -> str:
@@ -58,7 +60,7 @@ def variable_name(name: Any, key: str) -> str:
 
 def exec_argument(value: Any, key: str) -> str:
     """One argument of ``ExecStart=`` and its like, after the command."""
-    text = text_value(value, key)
+    text = _in_one_piece(text_value(value, key), key)
     if _PLAIN_WORD.match(text):
         return text
     return _quoted(text.replace("%", "%%").replace("$", "$$"))
@@ -79,12 +81,13 @@ def exec_command(path: Any, key: str) -> str:
 
 def environment_assignment(name: Any, value: Any, key: str) -> str:
     """``Environment=``'s value for one variable, quotes included."""
-    text = "%s=%s" % (variable_name(name, key), text_value(value, key))
+    text = _in_one_piece("%s=%s" % (variable_name(name, key), text_value(value, key)), key)
     return text if _PLAIN_WORD.match(text) else _quoted(text.replace("%", "%%"))
 
 
 def environment_file_line(name: Any, value: Any, key: str) -> str:
     """One line of an EnvironmentFile, always in double quotes, without the line's end."""
+    _in_one_piece("%s=%s" % (name, text_value(value, key)), key)
     text = re.sub(r'(["\\$`])', r"\\\1", text_value(value, key))
     return '%s="%s"' % (variable_name(name, key), text)
 
@@ -103,6 +106,12 @@ def number_text(value: float) -> str:
     """A number in one form: 300 and 300.0 are the same text."""
     value = float(value)
     return str(int(value)) if value.is_integer() else repr(value)
+
+
+def _in_one_piece(text: str, key: str) -> str:
+    if len(text.encode("utf-8")) > _LONGEST:
+        raise GpuFleetError("%s: it is longer than what the kernel passes to a process in one piece (%d bytes)." % (key, _LONGEST))
+    return text
 
 
 def _quoted(text: str) -> str:

@@ -160,3 +160,14 @@ def test_a_plain_value_has_no_escapes_to_hide_behind(bad: str) -> None:
     with pytest.raises(GpuFleetError):
         quote.plain_value(bad, "name")
     assert quote.plain_value("50% of it", "name") == "50%% of it"
+
+
+def test_what_the_kernel_would_not_pass_on_is_refused_before() -> None:
+    longest = "ü" * 65534  # with "A=" and the end: 131,071 bytes
+    assert longest in quote.environment_assignment("A", longest, "env.A")
+    assert longest in quote.environment_file_line("A", longest, "secrets.A")
+    for write in (quote.environment_assignment, quote.environment_file_line):
+        with pytest.raises(GpuFleetError, match="^k: it is longer than"):
+            write("A", longest + "xx", "k")
+    with pytest.raises(GpuFleetError, match="^model: it is longer than"):
+        quote.exec_argument("/" + longest + "xxx", "model")
