@@ -26,6 +26,7 @@ from .._unit.render import wanted_files
 from .._unit.slug import slug, unit_name
 from .._unit.spec import GuardSpec, ServiceSpec
 from .account import Account, look_up
+from .drain import shutdown_timeout
 from .memory import Need
 from .ownership import OURS, is_mask, refuse_foreign_unit, refuse_masked, refuse_newer, refuse_other_name
 from .plan import Orphan, View, runner_unit_changed
@@ -191,6 +192,7 @@ def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
         unit_options=request.unit_options,
         guard=GuardSpec(request.guard.enabled, request.guard.timeout, request.guard.margin_mib),
         stop_timeout=request.stop_timeout,
+        shutdown_timeout=shutdown_timeout(request.args, request.drain_timeout),
         nvidia_modprobe=next(filter(os.path.exists, _MODPROBE), ""),
     )
 

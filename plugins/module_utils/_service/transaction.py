@@ -22,7 +22,7 @@ from .._reclaim.units import UnitRef, stop_units
 from .._unit.change_unit import CHANGE_UNIT
 from .._unit.found import ManagedService
 from .change_log import COMMITTING, ROLLING_BACK, STAGING, STARTING, STOPPING, ChangeLog
-from .drain import drain
+from .drain import drain, own_drain
 from .explain import explain
 from .free import make_free
 from .home import remove_new_home
@@ -139,10 +139,19 @@ class Transaction:
 
     def _drain(self, service: ManagedService) -> None:
         left = drain(server_of(service, self._ports), self._ports.clock, self._request.drain_timeout)
-        if left:
+        own = own_drain(os.path.join(self._ports.paths.config, service.slug + ".yaml"))
+        if left != 0:
             self.outcome.warnings.append(
-                "%s still had %d requests after %d s of draining; it was stopped all the same."
-                % (service.unit, left, self._request.drain_timeout)
+                "%s still had %s requests after %d s of draining; it was stopped all the same%s."
+                % (
+                    service.unit, "an unknown number of" if left is None else left, self._request.drain_timeout,
+                    ", and had %d s more to end them by itself" % own if own else "",
+                )
+            )
+        if not own:
+            self.outcome.warnings.append(
+                "%s was declared without a drain of its own, so what it was asked in its last moment may have been cut off. Give its "
+                "own declaration a drain_timeout." % service.unit
             )
 
     def _stop(self, units: Sequence[str]) -> List[StoppedUnit]:

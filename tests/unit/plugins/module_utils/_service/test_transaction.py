@@ -222,6 +222,7 @@ def test_without_rollback_nothing_is_put_back_and_the_message_says_so(tmp_path: 
 
 def test_requests_in_flight_are_waited_for_before_the_stop(tmp_path: Path) -> None:
     swap = Swap(tmp_path, drain_timeout=30.0)
+    _declare(tmp_path, OLD, "shutdown-timeout: 30\n")
     swap.world.requests[8000] = 5
     left: list[int] = []
     swap.world.on_stop = lambda _unit: left.append(swap.world.requests[8000])
@@ -229,6 +230,18 @@ def test_requests_in_flight_are_waited_for_before_the_stop(tmp_path: Path) -> No
     assert left == [0]
     assert seconds(outcome, "drain") > 0
     assert outcome.warnings == []
+
+
+def _declare(tmp_path: Path, unit: str, text: str) -> None:
+    config = tmp_path / "config" / (unit[len("vllm-"):-len(".service")] + ".yaml")
+    config.parent.mkdir(exist_ok=True)
+    config.write_text(text)
+
+
+def test_a_server_that_drains_nothing_by_itself_is_told_of(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, drain_timeout=30.0)
+    _declare(tmp_path, OLD, "max-model-len: 4096\n")
+    assert any("%s was declared without a drain of its own" % OLD in warning for warning in swap.run().warnings)
 
 
 def test_requests_that_do_not_end_in_time_are_counted_in_a_warning(tmp_path: Path) -> None:
