@@ -167,8 +167,8 @@ options:
   drain_timeout:
     description:
       - Seconds to wait, before a serving server is stopped, until it has no running and no waiting request. V(0) does not wait.
-      - The service itself is declared with a drain of this length (vLLM's C(--shutdown-timeout)), unless O(args) has one. When it is stopped
-        later, by whatever, it ends the requests that it has accepted and refuses new ones.
+      - The service itself is declared with a drain of this length (vLLM's C(--shutdown-timeout)), unless O(args) has one. When it is
+        stopped later, by whatever, it ends the requests that it has accepted and refuses new ones.
     type: int
     default: 0
   stop_timeout:
