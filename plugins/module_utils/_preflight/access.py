@@ -20,11 +20,13 @@ _SHOWN = 3
 
 
 def check_access(asked: Asked) -> List[Check]:
-    """Two checks: ``model_access`` where the model is a directory of this host, ``executable_access``."""
+    """Two checks: ``model_access`` where the model is a directory or a file of this host, ``executable_access``."""
     checks = []
-    model = asked.model if asked.model.startswith("/") and os.path.isdir(asked.model) else None
-    if model is not None:
+    model = asked.model
+    if model.startswith("/") and os.path.isdir(model):
         checks.append(_one("model_access", asked, [model, *_files(model)], "%s and every file in it" % model))
+    elif model.startswith("/") and os.path.isfile(model):
+        checks.append(_one("model_access", asked, [model], model))
     if os.path.isfile(asked.executable):
         interpreter = shebang(asked.executable)
         paths = [asked.executable] + ([interpreter] if interpreter is not None and os.path.isfile(interpreter) else [])

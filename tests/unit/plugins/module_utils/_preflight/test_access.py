@@ -67,6 +67,14 @@ def test_what_keeps_the_user_out_is_named(model: Path, user: str, group: str, wh
     assert str(culprit.resolve()) in found.detail and str(culprit.resolve()) in str(found.fix), found
 
 
+@pytest.mark.parametrize(("mode", "status"), [(0o644, "pass"), (0o640, "fail")])
+def test_a_model_of_one_file(model: Path, mode: int, status: str) -> None:
+    path = model / "model.gguf"
+    path.touch()
+    path.chmod(mode)
+    assert access(path, NOT_THERE, NOT_THERE).status == status
+
+
 @pytest.mark.parametrize(("user", "group"), USERS)
 def test_links_are_followed_to_what_they_mean(model: Path, user: str, group: str, place: Path) -> None:
     # As in a hub's cache: the snapshot holds links into a store beside it.
