@@ -164,7 +164,8 @@ def unit_may_be_stopped(case: Case, unit: str) -> bool:
     request = case.request
     if unit in case.down or unit == HOST_UNIT or request.scope == "orphans":
         return False
-    inside = [member for member in case.members if member.unit == unit]
+    # One that leaves by itself speaks for its unit only as long as it is there.
+    inside = [member for member in case.members if member.unit == unit and member.leaves is None]
     if any(member.name in PROTECTED_NAMES for member in inside):
         return False
     if any(untouchable(case, member) and member.proven for member in inside):
