@@ -15,7 +15,7 @@ export PATH := $(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint sanity unit coverage lab-test test bench build demo lab-up lab-down lab-status clean
+.PHONY: help venv lint sanity unit coverage lab-test test bench chaos build demo lab-up lab-down lab-status clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ bench: venv ## Measure against what people do by hand, on a lab host (root)
 	@PYTHONPATH=tests:collections $(PY) -m bench.preflight
 	@PYTHONPATH=tests $(PY) -m bench.reclaim
 	@PYTHONPATH=tests $(PY) -m bench.crash_report
+	@PYTHONPATH=tests $(PY) -m bench.swap
+
+chaos: venv ## Disturb swaps in every way, at every moment (root; an hour): CHAOS="--seed 7 --only job:3"
+	@PYTHONPATH=tests $(PY) -m chaos $(CHAOS)
 
 build: venv ## Build the collection's tarball into build/
 	@$(PY) tests/gates/tarball.py

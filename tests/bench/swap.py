@@ -1,0 +1,171 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""swap_model.yml against its floor, and against the same swap written with builtin modules.
+
+The floor of a swap is what the servers themselves take: the old one to stop (systemd: ActiveExit to InactiveEnter), the new one
+to load (systemd's ExecMainStart to the server's own line that it listens). Downtime is from the old server's stop to that
+line; total is the whole command, from the shell and back. What is over the floor is overhead.
+
+The CPU is that of the controller: ansible-playbook and every process that it starts or leaves behind. Both playbooks swap the same
+hosts between the same two models, in turns, within one run.
+
+    PYTHONPATH=tests python3 -m bench.swap [--hosts 12] [--load SECONDS] [--rounds N]
+
+Exits 1 when a target is missed: 2 s of overhead on one host, a third of the CPU on all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench.metered import Cost, metered
+
+from lab import Host, HostSpec, Lab
+from lab.places import state_dir
+from lab.plan import host_name
+from lab.record import load
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "build" / "bench"
+MODELS = ("minimax-m2.5", "kimi-k2.5-int4")
+OURS, BUILTIN = "playbooks/swap_model.yml", "tests/bench/builtin_swap.yml"
+OVERHEAD_S = 2.0
+SHARE = 1 / 3
+_TIMES = ("ActiveExitTimestampMonotonic", "InactiveEnterTimestampMonotonic", "ExecMainStartTimestampMonotonic", "InvocationID")
+_CLEAN = (
+    "systemctl stop 'vllm-*.service'; rm -rf /etc/systemd/system/vllm-* /etc/systemd/system/*.wants/vllm-* /etc/vllm; "
+    "systemctl daemon-reload; systemctl reset-failed"
+)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """One swap on one host, in seconds."""
+
+    stop: float
+    load: float
+    downtime: float
+    total: float
+
+    @property
+    def floor(self) -> float:
+        """What the servers themselves took."""
+        return self.stop + self.load
+
+
+def play(playbook: str, model: str, hosts: list[str]) -> Cost:
+    """Run one of the two playbooks on these hosts, all at a time. SystemExit with its output when it fails."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{Path(playbook).stem}.log"
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), playbook, "-i", "inventories/lab", "--forks", str(len(hosts))]
+    command += ["-e", f"model={model}", "-e", f"batch={len(hosts)}", "-e", f"target={','.join(hosts)}"]
+    cost = metered(command, log, ROOT, {**os.environ, "ANSIBLE_NOCOLOR": "1"}, 1200.0)
+    if cost.rc:
+        raise SystemExit(f"{' '.join(command)} ended with {cost.rc}\n{log.read_text(encoding='utf-8', errors='replace')}")
+    return cost
+
+
+def back_and_forth(playbook: str, hosts: list[Host], swaps: int, seen: Callable[[str, str, Cost], None]) -> None:
+    """Deploy the first model, then swap as often as asked, telling of each swap: the old model, the new one, the cost."""
+    names = [host.name for host in hosts]
+    for host in hosts:
+        host.run(_CLEAN)
+    play(playbook, MODELS[0], names)
+    old = MODELS[0]
+    for number in range(swaps):
+        new = MODELS[(number + 1) % 2]
+        seen(old, new, play(playbook, new, names))
+        old = new
+
+
+def overhead(host: Host, old: str, new: str, total: float) -> Overhead:
+    """What systemd and the new server say of the swap that has just ended."""
+    before = host.systemctl_show(f"vllm-{old}.service", _TIMES)
+    after = host.systemctl_show(f"vllm-{new}.service", _TIMES)
+    stopping, stopped = (int(before[name]) / 1e6 for name in _TIMES[:2])
+    started = int(after[_TIMES[2]]) / 1e6
+    wanted = ["--output=json", "--output-fields=MESSAGE", f"_SYSTEMD_INVOCATION_ID={after['InvocationID']}"]
+    for line in host.journal(None, *wanted).splitlines():
+        entry = json.loads(line)
+        if "Uvicorn running" in str(entry["MESSAGE"]):
+            listens = int(entry["__MONOTONIC_TIMESTAMP"]) / 1e6
+            return Overhead(stopped - stopping, listens - started, listens - stopping, total)
+    raise SystemExit(f"{host.name}: the server of {new} never said that it listens")
+
+
+def one_host(host: Host, swaps: int) -> list[str]:
+    """Print the overhead on one host; what missed its target."""
+    found: list[Overhead] = []
+    back_and_forth(OURS, [host], swaps, lambda old, new, cost: found.append(overhead(host, old, new, cost.wall_s)))
+    print(f"One host over SSH, swap_model.yml{'stop':>12}{'load':>8}{'floor':>8}{'downtime':>10}{'over':>8}{'total':>8}{'over':>8}")
+    for number, each in enumerate(found, 1):
+        cells = (each.stop, each.load, each.floor, each.downtime, each.downtime - each.floor, each.total, each.total - each.floor)
+        print(f"  swap {number:<26}" + "".join(f"{value:>{width}.2f}" for value, width in zip(cells, (12, 8, 8, 10, 8, 8, 8), strict=True)))
+    down = median(each.downtime - each.floor for each in found)
+    total = median(each.total - each.floor for each in found)
+    print(f"  median overhead: {down:.2f} s of downtime, {total:.2f} s in all (target: {OVERHEAD_S:g} s)\n", flush=True)
+    failures = []
+    if down > OVERHEAD_S:
+        failures.append(f"the downtime is {down:.2f} s over its floor, more than {OVERHEAD_S:g} s")
+    if total > OVERHEAD_S:
+        failures.append(f"the whole swap is {total:.2f} s over its floor, more than {OVERHEAD_S:g} s")
+    return failures
+
+
+def many_hosts(hosts: list[Host], rounds: int, swaps: int) -> list[str]:
+    """Print the controller's CPU of both playbooks; what missed its target."""
+    spent: dict[str, list[Cost]] = {OURS: [], BUILTIN: []}
+    for _round in range(rounds):
+        for playbook, costs in spent.items():
+            back_and_forth(playbook, hosts, swaps, lambda _old, _new, cost, costs=costs: costs.append(cost))  # type: ignore[misc]
+    print(f"{len(hosts)} hosts at a time, controller CPU per host{'median':>12}   each swap")
+    middle = {}
+    for playbook, costs in spent.items():
+        each = [cost.cpu_s / len(hosts) for cost in costs]
+        middle[playbook] = median(each)
+        print(f"  {playbook:<36}{middle[playbook]:>10.3f} s   {' '.join(f'{value:.3f}' for value in each)}")
+    share = middle[OURS] / middle[BUILTIN]
+    print(f"  share: {share:.2f} (target: {SHARE:.2f} at most)", flush=True)
+    return [f"swap_model.yml takes {share:.2f} of the CPU of {BUILTIN}, more than a third"] if share > SHARE else []
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    parser = argparse.ArgumentParser(description="swap_model.yml against its floor and against builtin modules")
+    parser.add_argument("--hosts", type=int, default=12)
+    parser.add_argument("--load", type=float, default=30.0, help="seconds that a server loads in the comparison of CPU")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--swaps", type=int, default=2, help="measured swaps of each playbook in each round")
+    options = parser.parse_args()
+    was_up = load(state_dir()) is not None
+    specs = [HostSpec(host_name(number)) for number in range(1, options.hosts + 1)]
+    fleet = Lab.up(hosts=options.hosts) if was_up else Lab.up(specs=specs)
+    hosts = [fleet.hosts[spec.name] for spec in specs]
+    failures: list[str] = []
+    try:
+        fleet.reset([host.name for host in hosts])
+        failures += one_host(hosts[0], 5)
+        for host in hosts:
+            host.vllm.behave("*", load_seconds=options.load)
+        print(f"A server loads for {options.load:g} s; a poll of the builtin playbook comes every 5 s, ours wait on the hosts.")
+        failures += many_hosts(hosts, options.rounds, options.swaps)
+    finally:
+        if was_up:
+            fleet.reset([host.name for host in hosts])
+        else:
+            fleet.down()
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

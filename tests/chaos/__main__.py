@@ -1,0 +1,160 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``make chaos``: swaps on lab hosts that are disturbed in every way; ends with 1 when a host was left in disorder once.
+
+    PYTHONPATH=tests python3 -m chaos [--seed N] [--controller 40] [--job 20] [--power 10] [--hosts 3] [--only job:7]
+
+A seed names all moments; without one a new seed is drawn and printed. ``--only`` repeats a single try, ``--only "new model"``
+a group. What a power cut in the lab does not take away is what the host has in its page cache: the disk keeps it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from chaos.drained import drained
+from chaos.failing import FAILING, Fails
+from chaos.moments import Try, tries
+from chaos.rolling import rolling
+from chaos.subject import Outcome, Subject
+from lab import Host, HostSpec, Lab
+from lab.places import state_dir
+from lab.plan import BASES, host_name
+from lab.record import load
+
+LOGS = Path(__file__).resolve().parents[2] / "build" / "chaos"
+KINDS = {"controller": "controller killed", "job": "job killed", "power": "power cut", "new model": "new model fails"}
+_COLUMNS = ("kind", "tries", "hit", "old serves", "new serves", "neither, told", "re-run ok", "slowest rest", "wrong")
+
+Work = Callable[[Subject], Outcome]
+
+
+def works(options: argparse.Namespace) -> list[Work]:
+    """Everything that is to be tried on one host at a time, mixed, so that each host sees each kind."""
+    found: list[Work] = []
+
+    def disturb(one: Try) -> Work:
+        return lambda subject: subject.disturb(one)
+
+    for kind in ("controller", "job", "power"):
+        for one in tries(kind, getattr(options, kind), options.seed):
+            if options.only in ("", kind, f"{kind}:{one.number}"):
+                found.append(disturb(one))
+    if options.only in ("", "new model") and options.failing:
+        found += [lambda subject, failing=failing: Fails(subject).run(failing) for failing in FAILING]  # type: ignore[misc]
+    random.Random(options.seed).shuffle(found)
+    return found
+
+
+def run(hosts: Sequence[Host], todo: Sequence[Work], seed: int) -> list[Outcome]:
+    """Do all of it, one at a time on each host, the hosts side by side."""
+    waiting: SimpleQueue[Work] = SimpleQueue()
+    for work in todo:
+        waiting.put(work)
+    outcomes: list[Outcome] = []
+
+    def one_host(host: Host) -> None:
+        subject = Subject(host)
+        subject.prepare()
+        while True:
+            try:
+                work = waiting.get_nowait()
+            except Empty:
+                return
+            outcome = work(subject)
+            outcomes.append(outcome)
+            tell(outcome, len(outcomes), len(todo), seed)
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        list(pool.map(one_host, hosts[: max(1, len(todo))]))
+    return outcomes
+
+
+def tell(outcome: Outcome, number: int, total: int, seed: int) -> None:
+    """One line for each try; for one that went wrong, everything that is needed to repeat and understand it."""
+    rest = "-" if outcome.rest_s is None else f"{outcome.rest_s:.1f} s"
+    verdict = "WRONG" if outcome.wrong else "ok"
+    print(f"[{number}/{total}] {outcome.host} {outcome.what}: {outcome.end or '-'} serves, at rest after {rest}, {verdict}", flush=True)
+    if outcome.wrong:
+        LOGS.mkdir(parents=True, exist_ok=True)
+        log = LOGS / f"{seed}-{outcome.what.partition(' at ')[0].replace(':', '-').replace(' ', '_')}.log"
+        log.write_text("\n".join([f"seed {seed}, {outcome.host}, {outcome.what}", *outcome.wrong, *outcome.told]), encoding="utf-8")
+        for wrong in outcome.wrong:
+            print(f"    {wrong}")
+        print(f"    seed {seed}; output and journal: {log}", flush=True)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The figures, a line for each kind."""
+    rows: list[tuple[str, ...]] = [_COLUMNS]
+    for kind, title in KINDS.items():
+        of_kind = [outcome for outcome in outcomes if outcome.kind == kind]
+        if not of_kind:
+            continue
+        rests = [outcome.rest_s for outcome in of_kind if outcome.rest_s is not None]
+        ends = [outcome.end for outcome in of_kind]
+        counts: list[Any] = [len(of_kind), sum(outcome.hit for outcome in of_kind), ends.count("old"), ends.count("new")]
+        counts += [ends.count("reported"), sum(outcome.again_ok for outcome in of_kind), f"{max(rests, default=0.0):.1f} s"]
+        counts.append(sum(bool(outcome.wrong) for outcome in of_kind))
+        rows.append((title, *map(str, counts)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for, print the figures, judge."""
+    parser = argparse.ArgumentParser(prog="chaos", description="Disturb swaps on lab hosts in every way.")
+    parser.add_argument("--seed", type=int, default=int.from_bytes(random.SystemRandom().randbytes(3), "big"))
+    parser.add_argument("--controller", type=int, default=40, help="times that the controller is killed (40)")
+    parser.add_argument("--job", type=int, default=20, help="times that the job on the host is killed (20)")
+    parser.add_argument("--power", type=int, default=10, help="times that the host loses its power (10)")
+    parser.add_argument("--no-failing", dest="failing", action="store_false", help="leave out the new models that fail")
+    parser.add_argument("--no-drain", dest="drain", action="store_false", help="leave out the drained swaps")
+    parser.add_argument("--rolling", type=int, default=12, metavar="HOSTS", help="hosts of the rolling swap (12; 0: none)")
+    parser.add_argument("--hosts", type=int, default=3, help="hosts that are disturbed side by side (3)")
+    parser.add_argument("--only", default="", metavar="KIND[:NUMBER]", help="one try or group: job:7, power, 'new model', drain, rolling")
+    options = parser.parse_args(arguments)
+    print(f"seed {options.seed}", flush=True)
+    todo = works(options)
+    begun = time.monotonic()
+    was_up = load(state_dir()) is not None
+    wrong: list[str] = []
+    said: list[str] = []
+    outcomes: list[Outcome] = []
+    try:
+        if todo or options.only == "drain" or (not options.only and options.drain):
+            specs = [HostSpec(host_name(number), BASES[number % 3 == 0]) for number in range(1, options.hosts + 1)]
+            hosts = [Lab.up(specs=specs).hosts[spec.name] for spec in specs]
+            outcomes = run(hosts, todo, options.seed)
+            if options.only == "drain" or (not options.only and options.drain):
+                for balanced in (True, False):
+                    wrong += drained(hosts[0], balanced, said)
+        if options.only == "rolling" or (not options.only and options.rolling):
+            count = options.rolling or 12
+            specs = [HostSpec(host_name(number), BASES[number % 3 == 0]) for number in range(1, count + 1)]
+            fleet = Lab.up(specs=specs)
+            fleet.reset([spec.name for spec in specs])
+            wrong += rolling([fleet.hosts[spec.name] for spec in specs], count // 3, count // 2, said)
+    finally:
+        if not was_up:
+            Lab.attach().down()
+    wrong += [f"{outcome.what}: {text}" for outcome in outcomes for text in outcome.wrong]
+    print(f"\nseed {options.seed}, {time.monotonic() - begun:.0f} s")
+    if outcomes:
+        print(table(outcomes))
+    for text in [*said, *(f"WRONG: {text}" for text in wrong)]:
+        print(text)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests without a pause against a model that is being drained: none that was accepted may be lost."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from chaos.sight import PORT
+from lab import Host
+
+# Of one request; the stand-in is told to make tokens slowly, so that each takes a while.
+TOKENS = 24
+TOKENS_PER_S = 24.0
+
+
+@dataclass
+class Stream:
+    """Clients that ask one after the other, half of them for streams. ``answers`` counts how each request ended.
+
+    ``whole``: every token came, with a finish reason of a finished request. ``refused``: nothing listened, or the server said so
+    with a status from 429 on before the first token. Everything else is ``lost``, with what was seen in ``lost``.
+    """
+
+    host: Host
+    model: str
+    clients: int = 6
+    answers: Counter[str] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._client, args=(number,), daemon=True) for number in range(self.clients)]
+
+    def __enter__(self) -> Stream:
+        for thread in self._threads:
+            thread.start()
+            time.sleep(1.0 / self.clients)  # not in step
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Send nothing more, and wait for what was sent."""
+        self._end.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _client(self, number: int) -> None:
+        while not self._end.is_set():
+            how, detail = self._ask(stream=number % 2 == 0)
+            with self._lock:
+                self.answers[how] += 1
+                if how == "lost":
+                    self.lost.append(detail)
+            if how == "refused":
+                self._end.wait(0.05)
+
+    def _ask(self, stream: bool) -> tuple[str, str]:
+        connection = http.client.HTTPConnection(self.host.address, PORT, timeout=60)
+        sent = False
+        try:
+            connection.connect()
+            body = json.dumps({"model": self.model, "prompt": "Hello", "max_tokens": TOKENS, "stream": stream})
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            sent = True
+            response = connection.getresponse()
+            text = response.read().decode()
+        except (OSError, http.client.HTTPException) as exc:
+            if isinstance(exc, ConnectionRefusedError) or not sent:
+                return "refused", ""
+            return "lost", f"{type(exc).__name__}: {exc}"
+        finally:
+            connection.close()
+        if response.status == 404 or response.status >= 429:
+            return "refused", ""  # another model serves already, or the server takes no more work
+        if response.status != 200:
+            return "lost", f"HTTP {response.status}: {text[:200]}"
+        return ("whole", "") if is_whole(text, stream) else ("lost", f"{'stream' if stream else 'answer'}: ...{text[-300:]}")
+
+
+def is_whole(text: str, stream: bool) -> bool:
+    """Whether every token came and the server called it finished."""
+    if not stream:
+        answer = json.loads(text)
+        choice, made = answer["choices"][0], answer["usage"]["completion_tokens"]
+        return made == TOKENS and choice["finish_reason"] in ("length", "stop")
+    events = [line[len("data: ") :] for line in text.splitlines() if line.startswith("data: ")]
+    if not events or events[-1] != "[DONE]":
+        return False
+    chunks = [json.loads(event) for event in events[:-1]]
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk.get("choices")]
+    return bool(reasons) and reasons[-1] in ("length", "stop")

@@ -1,0 +1,44 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the disturbances of swaps are made of: their moments, and what counts as a whole answer."""
+
+from __future__ import annotations
+
+import pytest
+from chaos.moments import PHASES, tries
+from chaos.stream import TOKENS, is_whole
+
+
+def test_a_seed_names_the_same_moments_again_and_another_seed_others() -> None:
+    assert tries("job", 20, 7) == tries("job", 20, 7)
+    assert tries("job", 20, 7) != tries("job", 20, 8)
+    assert tries("job", 20, 7) != tries("power", 20, 7)
+
+
+@pytest.mark.parametrize("count", [10, 20, 40])
+def test_moments_are_spread_over_theis_whole_swap_and_over_every_edge(count: int) -> None:
+    moments = [one.moment for one in tries("controller", count, 1)]
+    parts = sorted(moment.part for moment in moments if not moment.phase)
+    assert len(parts) == count - count * 2 // 5
+    for number, part in enumerate(parts):
+        assert number / len(parts) <= part < (number + 1) / len(parts)
+    edges = {moment.phase for moment in moments if moment.phase}
+    assert edges == set(("record", *PHASES)[: count * 2 // 5])
+
+
+def _stream(reason: str, done: bool = True) -> str:
+    last = '{"choices": [{"text": "b", "finish_reason": "%s"}]}' % reason
+    end = "data: [DONE]\n\n" if done else ""
+    return 'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\ndata: %s\n\n%s' % (last, end)
+
+
+def test_an_answer_that_was_cut_short_is_notis_whole() -> None:
+    assert is_whole(_stream("length"), True) and is_whole(_stream("stop"), True)
+    assert not is_whole(_stream("abort"), True)
+    assert not is_whole(_stream("length", done=False), True)
+    assert not is_whole('data: {"error": {"code": 500}}\n\ndata: [DONE]\n\n', True)
+    answer = '{"choices": [{"finish_reason": "%s"}], "usage": {"completion_tokens": %d}}'
+    assert is_whole(answer % ("length", TOKENS), False)
+    assert not is_whole(answer % ("abort", TOKENS - 3), False)
+    assert not is_whole(answer % ("length", TOKENS - 3), False)
