@@ -31,6 +31,8 @@ from .request import Request
 # A unit of which only systemd knows whether it works has to stay up this long.
 _STEADY_S = 5.0
 _LOOK_S = 0.5
+# The patience that was asked for is the new server's: the old one may take far longer to load, and has served. A crash is seen at once.
+_LOAD_S = 1800.0
 # The old service was there before: waiting for its memory longer than this only keeps it down.
 _FREE_S = 30.0
 
@@ -169,7 +171,7 @@ class Rollback:
 
     def _bring_back(self) -> None:
         """Start all of them, then wait for each: none has to wait for another one's load."""
-        deadline = Deadline(self._ports.clock, self._request.ready_timeout)
+        deadline = Deadline(self._ports.clock, max(self._request.ready_timeout, _LOAD_S))
         started = [stopped for stopped in self._undo.stopped if self._start(stopped)]
         for stopped in started:
             self._await(stopped, deadline)

@@ -200,6 +200,16 @@ def test_a_changed_declaration_that_fails_brings_the_old_files_and_the_old_proce
     assert swap.world.status(NEW).running
 
 
+def test_the_old_server_gets_its_own_time_to_load_again_not_the_new_ones(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, ready_timeout=20.0)
+    swap.world.behaviours[NEW] = Behaviour(load=1000.0)
+    swap.world.behaviours[OLD] = Behaviour(load=470.0)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "did not serve within 20 s" in failure.value.msg
+    assert "Rolled back: %s serves old again" % OLD in failure.value.msg
+
+
 def test_a_roll_back_that_fails_says_so_loudly(tmp_path: Path) -> None:
     swap = Swap(tmp_path)
     swap.world.behaviours = {NEW: Behaviour(dies=1.0, load=9.0), OLD: Behaviour(dies=1.0, load=9.0)}
