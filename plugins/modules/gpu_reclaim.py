@@ -51,8 +51,8 @@ options:
     description:
       - V(orphans) ends vLLM processes that belong to no active unit, container or login session, and nothing else.
       - V(services) stops the units named in O(services) as well.
-      - V(all) ends everything that holds the selected GPUs and is neither protected nor in a container. Units among it are stopped
-        as units.
+      - V(all) ends everything that holds memory of the selected GPUs and is neither protected nor in a container. Units among it are
+        stopped as units. What only has a GPU's device node open is ended when memory is held there for which no process accounts.
     type: str
     choices: [orphans, services, all]
     default: orphans

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
+from .proof import held_mib
 from .request import ReclaimRequest
 from .types import Holder, Plan, Signal, Skip, Start, UnitKey, UnitStop, UnitView, View
 
@@ -33,6 +34,10 @@ def make_plan(request: ReclaimRequest, view: View) -> Plan:
             skips.append(skip)
             continue
         unit = _unit_to_stop(view, holder)
+        if request.scope == "all" and all(_idle(request, view, each) for each in ([holder] if unit is None else _members(view, unit))):
+            reason = "it has GPU %s open, but holds no memory there" % ", ".join(map(str, sorted(holder.gpus)))
+            skips.append(Skip(holder.pid, holder.name, reason, rightful=True))
+            continue
         if unit is None:
             signals.append(Signal(holder, _why_signal(holder)))
             continue
@@ -130,6 +135,25 @@ def _unreachable(view: View, holder: Holder) -> Optional[str]:
     if not holder.proven:
         return "the driver lists it, but it has no GPU device node open: it may be another process with that number"
     return None
+
+
+def _idle(request: ReclaimRequest, view: View, holder: Holder) -> bool:
+    """Whether nothing speaks for memory behind its open device node: a monitor, say, or a guard that watches.
+
+    It is ended all the same once memory is held there for which no listed process accounts. An orphan of vLLM's is never idle.
+    """
+    if holder.orphan:
+        return False
+    for gpu in view.gpus:
+        if gpu.index not in holder.gpus:
+            continue
+        used = held_mib(gpu)
+        if gpu.index in holder.used_mib or used is None:
+            return False
+        listed = [each.used_mib[gpu.index] for each in view.holders if gpu.index in each.used_mib]
+        if used - sum(each or 0 for each in listed) > request.max_used_mib and None not in listed:
+            return False
+    return True
 
 
 def _container(holder: Holder) -> Optional[str]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, List, Tuple
 
 import pytest
@@ -14,8 +15,10 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request imp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Plan, UnitView, View
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     NOW,
+    gpu,
     holder,
     orphan,
+    snapshot,
     unit,
     view,
 )
@@ -113,6 +116,25 @@ def test_scope_all_stops_units_as_units_and_signals_the_rest() -> None:
     made = plan(view([in_unit(11), in_unit(12), holder(13), orphan(14)], [unit(KIMI)]), scope="all")
     assert ended(made) == ([KIMI], [13, 14], [])
     assert made.stops[0].pids == (11, 12)
+
+
+def test_who_only_has_the_node_open_is_ended_when_memory_is_held_that_nobody_accounts_for() -> None:
+    monitor = holder(20, [0], used_mib={})
+    assert ended(plan(view([holder(11), monitor]), scope="all")) == ([], [11], [20])
+    assert "it has GPU 0 open, but holds no memory there" == plan(view([holder(11), monitor]), scope="all").skips[0].reason
+    look = view([monitor])
+    assert plan(look, scope="all").empty
+    hidden = replace(look, snapshot=snapshot(gpu(0, 50000)))
+    assert ended(plan(hidden, scope="all")) == ([], [20], [])
+    assert ended(plan(replace(look, snapshot=snapshot(gpu(0, None, state="reset_required"))), scope="all")) == ([], [20], [])
+    assert ended(plan(view([orphan(20, used_mib={})]), scope="all")) == ([], [20], [])
+
+
+def test_a_unit_of_which_one_process_holds_memory_is_stopped_although_another_only_has_the_node_open() -> None:
+    server, worker = holder(20, unit=(KIMI, None), used_mib={}), in_unit(21)
+    assert ended(plan(view([server, worker], [unit(KIMI)]), scope="all")) == ([KIMI], [], [])
+    assert plan(view([server], [unit(KIMI)]), scope="all").empty
+    assert ended(plan(view([server], [unit(KIMI)]), scope="services", services=(KIMI,))) == ([KIMI], [], [])
 
 
 def test_a_unit_that_would_take_another_one_along_is_left_alone_unless_that_goes_too() -> None:
