@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Sequence
+from typing import Dict, Optional
 
 EMBEDDING, HEAD, EXPERTS, ENCODER, NEXTN, REST = "embedding", "head", "experts", "encoder", "nextn", "rest"
 # In the checkpoint, but no part of what vLLM serves: the voice of an omni model.
@@ -57,12 +57,8 @@ class Roles:
     """Roles of the tensors of one model with so many ``layers``; those of later layers are for next-token prediction."""
 
     def __init__(self, layers: Optional[int]) -> None:
-        self._layers = layers
+        self.layers = layers
         self._beyond: Dict[str, bool] = {}
-
-    def beyond(self, most: int) -> Sequence[int]:
-        """The numbers that layers for next-token prediction can have."""
-        return () if self._layers is None else range(self._layers, self._layers + most)
 
     def of(self, name: str) -> str:
         """The role of one tensor."""
@@ -72,7 +68,7 @@ class Roles:
         number = name[start + 7 : name.find(".", start + 7)]
         beyond = self._beyond.get(number)
         if beyond is None:
-            beyond = self._layers is not None and number.isdigit() and int(number[:9]) >= self._layers
+            beyond = self.layers is not None and number.isdigit() and int(number[:9]) >= self.layers
             self._beyond[number] = beyond
         found = _outside(name)
         if found in (ENCODER, NEXTN, UNUSED):

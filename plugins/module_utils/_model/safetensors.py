@@ -25,8 +25,6 @@ _LIMIT_BYTES = 100_000_000
 _POINTER = b"version https://git-lfs"
 # Below this, parsing takes no time.
 _LARGE_BYTES = 128 * 1024
-# Layers for next-token prediction that are looked for one by one.
-_MOST_NEXTN = 8
 # Packed weights of GPTQ and AWQ, and of compressed-tensors.
 _PACKED = (".qweight", ".weight_packed")
 
@@ -111,8 +109,8 @@ def _counted(raw: bytes, data_bytes: int, roles: Roles) -> Optional[Summary]:
     """Experts by the kind they are of, the rest one by one. None when anything isn't as expected: then all is parsed."""
     if b"\\" in raw:
         return None
-    ahead = b"|".join(b"%d" % layer for layer in roles.beyond(_MOST_NEXTN))
-    expert = re.compile(_EXPERT % (b"(?!(?:" + ahead + b")\\.)" if ahead else b""))
+    served = b"" if roles.layers is None else b"(?!(?:" + _at_least(roles.layers).encode() + b")\\.)"
+    expert = re.compile(_EXPERT % served)
     rest = expert.sub(b"", raw).rstrip(b" ")
     if rest.endswith(b",}"):
         rest = rest[:-2] + b"}"
@@ -133,6 +131,16 @@ def _counted(raw: bytes, data_bytes: int, roles: Roles) -> Optional[Summary]:
         return None
     whole = sum(summary.roles.values()) == data_bytes and summary.tensors == raw.count(b'"data_offsets"')
     return summary if whole else None
+
+
+def _at_least(number: int) -> str:
+    """An expression for the whole numbers from this one on."""
+    digits = str(number)
+    found = [digits, r"\d{%d,}" % (len(digits) + 1)]
+    for index, digit in enumerate(digits):
+        if digit != "9":
+            found.append(r"%s[%d-9]\d{%d}" % (digits[:index], int(digit) + 1, len(digits) - index - 1))
+    return "|".join(found)
 
 
 # As the format's own library writes an entry; the experts of the layers that a model serves.

@@ -210,7 +210,7 @@ NAMES_OF_TENSORS = st.one_of(
     st.builds(
         "{}layers.{}.{}experts.{}.{}".format,
         st.sampled_from(["model.", "", "language_model.model.", "mtp.", "model.visual.", "talker.model."]),
-        st.integers(0, 12),
+        st.one_of(st.integers(0, 12), st.integers(0, 130)),
         st.sampled_from(["mlp.", "block_sparse_moe.", "mlp.shared_", ""]),
         st.integers(0, 3),
         st.sampled_from(["w1.weight", "w1.weight_scale", 'w"1', "w\\1"]),
@@ -229,7 +229,7 @@ NAMES_OF_TENSORS = st.one_of(
     ),
     st.booleans(),
     st.integers(0, 3),
-    st.one_of(st.none(), st.integers(0, 12)),
+    st.one_of(st.none(), st.integers(0, 12), st.integers(0, 130)),
 )
 def test_counting_experts_finds_what_parsing_finds(
     tensors: dict[str, tuple[str, int]], compact: bool, padding: int, layers: int | None
