@@ -209,7 +209,7 @@ _ARGS = st.dictionaries(
     _JSON, max_size=5)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 @given(args=_ARGS | _JSON, facts=st.just(GPUS) | st.none() | _JSON, gpus=st.sampled_from([["all"], ["0"], ["0", "1"], [""], ["x"]]))
 def test_no_request_breaks_it(host: Host, args: Any, facts: Any, gpus: list[str]) -> None:
     try:
