@@ -145,7 +145,8 @@ def restore(change: FileChange) -> None:
     again = compare(WantedFile(wanted.path, change.before, mode, uid, gid, wanted.secret))
     if again is not None:
         apply_change(again)
-    if status is not None:
+    # What was never changed is not touched: on a disk that can't be written to, that would look like a roll-back that failed.
+    if status is not None and os.stat(wanted.path).st_mtime_ns != status.st_mtime_ns:
         os.utime(wanted.path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 

@@ -109,3 +109,19 @@ def test_a_directory_gets_its_mode_once(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("")
     with pytest.raises(GpuFleetError, match="in the way"):
         make_directory(str(tmp_path / "f"), 0o755, UID, GID)
+
+
+def test_undoing_what_was_never_done_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "unit"
+    path.write_bytes(b"before")
+    path.chmod(0o644)
+    change = compare(WantedFile(str(path), b"after", 0o644, os.getuid(), os.getgid()))
+    assert change is not None
+
+    def refuse(*_given: object, **_more: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    for name in ("utime", "rename", "unlink"):
+        monkeypatch.setattr(os, name, refuse)
+    restore(change)
+    assert path.read_bytes() == b"before"
