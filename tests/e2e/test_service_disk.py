@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from e2e.direct import SMALL, UNIT, service
@@ -34,11 +35,15 @@ FULL = (
 READ_ONLY = "mount --bind /etc/systemd/system /etc/systemd/system && mount -o remount,bind,ro /etc/systemd/system"
 
 
-@pytest.mark.parametrize(("provoke", "said"), [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")], ids=["full", "read-only"])
+CASES = [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")]
+
+
+@pytest.mark.parametrize(("provoke", "said"), CASES, ids=["full", "read-only"])
 def test_nothing_is_half_written(serving: Host, provoke: str, said: str) -> None:
     serving.run(provoke)
     before, files = serving.systemctl_show(UNIT, PROPERTIES), serving.run(FILES).stdout
-    changed = {"args": {**SMALL["args"], "max_num_seqs": 8, "override_generation_config": {"x": "y" * 9000}}, "env": {"A": "b"}}
+    args = {**SMALL["args"], "max_num_seqs": 8, "override_generation_config": {"x": "y" * 9000}}
+    changed: dict[str, Any] = {"args": args, "env": {"A": "b"}}
     failed = service(serving, **changed)
     assert failed["failed"] and said in failed["msg"] and "Cannot write /etc/" in failed["msg"], failed["msg"]
     assert serving.run(FILES).stdout == files, "something was written, or left half-written"
