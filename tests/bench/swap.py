@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """swap_model.yml against its floor, and against the same swap written with builtin modules.
 
-The floor of a swap is what the servers themselves take: the old one to stop (systemd: ActiveExit to InactiveEnter), the new one
+The floor of a swap is what the servers themselves take: the old one to stop (from systemd's "Stopping" to its "Stopped"), the new one
 to load (systemd's ExecMainStart to the server's own line that it listens). Downtime is from the old server's stop to that
 line; total is the whole command, from the shell and back. What is over the floor is overhead.
 
@@ -39,7 +39,8 @@ MODELS = ("minimax-m2.5", "kimi-k2.5-int4")
 OURS, BUILTIN = "playbooks/swap_model.yml", "tests/bench/builtin_swap.yml"
 OVERHEAD_S = 2.0
 SHARE = 1 / 3
-_TIMES = ("ActiveExitTimestampMonotonic", "InactiveEnterTimestampMonotonic", "ExecMainStartTimestampMonotonic", "InvocationID")
+# systemd's messages about a unit (systemd-catalog): it forgets a stopped unit's own timestamps as soon as nobody asks for them.
+_STOPPING, _STOPPED = "de5b426a63be47a7b6ac3eaac82e2f6f", "9d1aaa27d60140bd96365438aad20286"
 _CLEAN = (
     "systemctl stop 'vllm-*.service'; rm -rf /etc/systemd/system/vllm-* /etc/systemd/system/*.wants/vllm-* /etc/vllm; "
     "systemctl daemon-reload; systemctl reset-failed"
@@ -88,17 +89,24 @@ def back_and_forth(playbook: str, hosts: list[Host], swaps: int, seen: Callable[
 
 def overhead(host: Host, old: str, new: str, total: float) -> Overhead:
     """What systemd and the new server say of the swap that has just ended."""
-    before = host.systemctl_show(f"vllm-{old}.service", _TIMES)
-    after = host.systemctl_show(f"vllm-{new}.service", _TIMES)
-    stopping, stopped = (int(before[name]) / 1e6 for name in _TIMES[:2])
-    started = int(after[_TIMES[2]]) / 1e6
-    wanted = ["--output=json", "--output-fields=MESSAGE", f"_SYSTEMD_INVOCATION_ID={after['InvocationID']}"]
-    for line in host.journal(None, *wanted).splitlines():
-        entry = json.loads(line)
-        if "Uvicorn running" in str(entry["MESSAGE"]):
-            listens = int(entry["__MONOTONIC_TIMESTAMP"]) / 1e6
-            return Overhead(stopped - stopping, listens - started, listens - stopping, total)
-    raise SystemExit(f"{host.name}: the server of {new} never said that it listens")
+    stopping = _moments(host, f"UNIT=vllm-{old}.service", f"MESSAGE_ID={_STOPPING}")[-1][0]
+    stopped = _moments(host, f"UNIT=vllm-{old}.service", f"MESSAGE_ID={_STOPPED}")[-1][0]
+    after = host.systemctl_show(f"vllm-{new}.service", ["ExecMainStartTimestampMonotonic", "InvocationID"])
+    started = int(after["ExecMainStartTimestampMonotonic"]) / 1e6
+    said = _moments(host, f"_SYSTEMD_INVOCATION_ID={after['InvocationID']}")
+    listens = [moment for moment, text in said if "Uvicorn running" in text]
+    if not listens:
+        raise SystemExit(f"{host.name}: the server of {new} never said that it listens")
+    return Overhead(stopped - stopping, listens[0] - started, listens[0] - stopping, total)
+
+
+def _moments(host: Host, *matches: str) -> list[tuple[float, str]]:
+    """(monotonic time, text) of the journal's entries that match, in order. SystemExit when there are none."""
+    lines = host.journal(None, "--output=json", "--output-fields=MESSAGE", *matches).splitlines()
+    if not lines:
+        raise SystemExit(f"{host.name}: nothing in the journal for {' '.join(matches)}")
+    entries = [json.loads(line) for line in lines]
+    return [(int(entry["__MONOTONIC_TIMESTAMP"]) / 1e6, str(entry["MESSAGE"])) for entry in entries]
 
 
 def one_host(host: Host, swaps: int) -> list[str]:

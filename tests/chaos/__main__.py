@@ -148,6 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not was_up:
             Lab.attach().down()
     wrong += [f"{outcome.what}: {text}" for outcome in outcomes for text in outcome.wrong]
+    for kind, title in KINDS.items():
+        hits = [outcome.hit for outcome in outcomes if outcome.kind == kind]
+        if len(hits) > 1 and 2 * sum(hits) < len(hits):
+            wrong.append(f"{title}: only {sum(hits)} of {len(hits)} moments found a swap under way, so too little was tried")
     print(f"\nseed {options.seed}, {time.monotonic() - begun:.0f} s")
     if outcomes:
         print(table(outcomes))
