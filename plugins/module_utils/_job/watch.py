@@ -77,7 +77,7 @@ class Watch:
     def _journal(self, status: UnitStatus) -> Dict[str, Any]:
         if not status.invocation_id:
             return {}
-        words = ["journalctl", "--no-pager", "--quiet", "--boot", "--output=cat", "--lines=%d" % _LINES]
+        words = ["journalctl", "--no-pager", "--quiet", "--all", "--boot", "--output=cat", "--lines=%d" % _LINES]
         words += ["_SYSTEMD_UNIT=" + status.unit, "_SYSTEMD_INVOCATION_ID=" + status.invocation_id]
         done = self._runner.run(words, timeout=3.0)
         return of_interest(done.stdout.splitlines()) if done.ok else {}

@@ -1,0 +1,161 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the module does: here, as a job, by following one, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job import change as change_module
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job.host import (
+    NEW,
+    OLD,
+    PARAMS,
+    Death,
+    Host,
+    patch,
+)
+
+
+class Managed(Host):
+    """A host whose systemd runs the job when it is started."""
+
+    held_back = False
+
+    def run_job(self) -> None:
+        """The unit was started: its condition, the job, and once more when it is killed."""
+        while self.store.exists() and not self.held_back:
+            try:
+                self.job().run()
+            except Death:
+                self.revive(False)
+            self.die_at = None
+
+    def module(self, check_mode: bool = False, wait: bool = True, **params: Any) -> dict[str, Any]:
+        asked = {**PARAMS, **params}
+        try:
+            return change(asked, to_request(asked), self.ports(), check_mode, wait)
+        except GpuFleetError as exc:
+            return dict(exc.result, msg=exc.msg, failed=True)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Managed:
+    """It serves the old one."""
+    patch(monkeypatch)
+    made = Managed(tmp_path)
+    made.install("old")
+    monkeypatch.setattr(change_module, "current_boot", lambda: "boot-%d" % made.boots)
+    start = made.units.start
+
+    def started(unit: str, no_block: bool = True, timeout: float = 30.0) -> None:
+        if unit == CHANGE_UNIT:
+            made.run_job()
+        else:
+            start(unit)
+
+    monkeypatch.setattr(made.units, "start", started)
+    return made
+
+
+def actions(result: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(entry["action"], entry["target"]) for entry in result["actions"]]
+
+
+def test_what_a_check_tells_is_what_the_job_does_and_then_nothing_is_left_to_do(host: Managed) -> None:
+    before = host.snapshot()
+    planned = host.module(check_mode=True)
+    assert host.snapshot() == before and not host.store.exists() and planned["changed"]
+    done = host.module()
+    assert actions(done) == actions(planned) and done["files"] == planned["files"] and done["diff"][:-1] == planned["diff"][:-1]
+    assert done["changed"] and done["ready"] and done["job"]["unit"] == CHANGE_UNIT and not done["job"]["attached"]
+    assert [entry["name"] for entry in done["replaced"]] == ["old"] and done["timings"]["downtime"] > 0
+    assert ("enable", CHANGE_UNIT) in actions(done) and host.paths.program in [entry["path"] for entry in done["files"]]
+    again = host.module()
+    assert not again["changed"] and again["actions"] == [] and "job" not in again
+
+
+def test_what_fails_in_the_job_fails_in_the_module_with_all_that_is_known(host: Managed) -> None:
+    done = host.module(env={"HINT": "broken"})
+    assert done["failed"] and done["rolled_back"] and "Rolled back: %s serves old again" % OLD in done["msg"]
+    assert done["diagnosis"] and done["timings"]["downtime"] > 0
+    assert host.serving() == [OLD] == host.at_boot()
+
+
+def test_states_that_wait_for_nobody_need_no_job(host: Managed) -> None:
+    done = host.module(state="present")
+    assert done["changed"] and "job" not in done and ("write", host.paths.program) in actions(done)
+    assert host.serving() == [OLD]
+    assert "job" not in host.module(state="stopped", name="old")
+    assert host.serving() == []
+
+
+def test_not_waited_for_it_tells_the_plan_and_the_same_again_brings_the_end(host: Managed) -> None:
+    host.held_back = True
+    begun = host.module(wait=False)
+    assert begun["changed"] and not begun["ready"] and ("start", NEW) in actions(begun)
+    followed = host.module(check_mode=True)
+    assert actions(followed) == [("follow", CHANGE_UNIT)] and "begun by" in followed["actions"][0]["reason"]
+    host.held_back = False
+    done = host.module()
+    assert done["job"] == {"id": begun["job"]["id"], "unit": CHANGE_UNIT, "attached": True}
+    assert done["ready"] and actions(done) == actions(begun)
+
+
+def test_another_request_is_refused_while_one_is_under_way(host: Managed) -> None:
+    host.held_back = True
+    host.module(wait=False)
+    for asked in ({"port": 8001}, {"state": "present"}, {"state": "stopped"}):
+        refused = host.module(**asked)
+        assert refused["failed"] and "vllm_service started new, begun by" in refused["msg"] and "since" in refused["msg"], asked
+    assert host.module(check_mode=True, port=8001)["failed"]
+
+
+def test_a_record_of_which_nothing_came_is_in_nobodys_way_for_long(host: Managed) -> None:
+    host.held_back = True
+    host.module(wait=False)
+    host.units.clock.now += 60.0
+    host.held_back = False
+    done = host.module(stop_timeout=7)
+    assert not done.get("failed") and done["ready"]
+
+
+def test_a_change_whose_job_is_gone_is_undone_before_another_one_begins(host: Managed) -> None:
+    host.begin()
+    host.live(die_at=12)  # in the middle
+    assert host.store.exists()
+    host.revive(True)
+    done = host.module(stop_timeout=7)
+    assert not done.get("failed") and done["ready"] and done["serving_before"] == ["old"]
+
+
+def test_who_holds_the_lock_is_named_and_nothing_is_begun(host: Managed) -> None:
+    with HostLock(host.paths.run, "gpu_reclaim"):
+        refused = host.module()
+    assert refused["failed"] and "gpu_reclaim" in refused["msg"] and not host.store.exists()
+    assert host.serving() == [OLD]
+
+
+def test_a_job_that_never_ends_anything_is_told_with_where_to_look(host: Managed) -> None:
+    host.held_back = True
+    refused = host.module()
+    assert refused["failed"] and "journalctl -u %s" % CHANGE_UNIT in refused["msg"]
+
+
+def test_no_secret_is_left_when_it_is_over(host: Managed) -> None:
+    secret = "sk-tell-nobody-7341"
+    host.module(secrets={"VLLM_API_KEY": secret}, env={"HINT": "broken"})
+    readable = [path for path in host.root.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert readable == []
+    host.module(secrets={"VLLM_API_KEY": secret})
+    readable = [path for path in host.root.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    assert [path.name for path in readable] == ["new.env"]
