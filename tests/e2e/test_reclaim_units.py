@@ -251,21 +251,23 @@ def test_nothing_is_ended_beside_a_server_that_loads(on: Programs) -> None:
 def test_a_swap_under_way_is_not_disturbed(on: Programs) -> None:
     host = on.host
     orphan = on.orphan([7], 20000)
-    host.vllm.behave("*", load_seconds=20)
+    # It is under way for as long as this test likes, however slow the machine: until the server says that it is well.
+    host.vllm.behave("*", load_seconds=2, health=503)
     ran: list[Ran] = []
     arguments = ("--limit", f"localhost,{host.name}", "-e", "model=qwen3-0.6b")
     swap = threading.Thread(target=lambda: ran.append(playbook("swap_model", *arguments)))
     swap.start()
     try:
-        until(lambda: host.run("grep -q vllm_service /run/gpufleet/change.lock", check=False).returncode == 0, 60)
+        until(lambda: host.run("grep -q vllm_service /run/gpufleet/change.lock", check=False).returncode == 0, 90)
         for flags, scope in ((("--check",), "all"), ((), "all"), ((), "orphans")):
             result = reclaim(host, *flags, scope=scope, timeout=6)
-            assert swap.is_alive(), "the swap was to be under way"
+            assert swap.is_alive(), "the swap was to be under way:\n" + "".join(each.out for each in ran)
             assert result["failed"] and not result["changed"] and not result["freed"] and on.alive(orphan.pid)
             assert "Another run is changing the services of this host right now: vllm_service started" in result["msg"]
             assert json.loads(json.dumps(result["lock_holder"]))["pid"] > 1 and ", since 20" in result["msg"]
     finally:
-        swap.join(120)
+        host.vllm.clear()
+        swap.join(180)
     ran[0].expect(0)
     assert reclaim(host, accept="in_use")["freed_mib"] == 20000
     host.run("systemctl stop 'vllm-*'; rm -f /etc/systemd/system/vllm-*; rm -rf /etc/vllm; systemctl daemon-reload")
