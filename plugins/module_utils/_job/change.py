@@ -110,6 +110,8 @@ def _begin(
             "actions": [step.to_result() for step in prepared_steps(one.seen, one.plan)],
             "files": [each.to_result() for each in runner],
             "diff": diff_of(runner),
+            "warnings": list(one.outcome.warnings),
+            "preflight": one.preflight,
         },
     )
     with shielded():

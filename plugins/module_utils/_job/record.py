@@ -26,8 +26,9 @@ class Record:
     """One change that has begun and has not ended.
 
     ``params`` are the module's parameters; ``prepared`` what the module did before it handed over (``actions``, ``files``,
-    ``diff``); ``told`` the result as it stood before the first step; ``more`` what the last stage noted. ``at`` is the time of
-    its begin since the epoch and ``monotonic`` the same of the monotonic clock, both in seconds.
+    ``diff``, and of the checks ``warnings`` and ``preflight``); ``told`` the result as it stood before the first step; ``more``
+    what the last stage noted. ``at`` is the time of its begin since the epoch and ``monotonic`` the same of the monotonic clock,
+    both in seconds.
     """
 
     id: str

@@ -103,7 +103,10 @@ class Recovery:
         if record.attempts > 1 and not result.get("failed"):
             whole["changed"] = True
         for name, before in record.prepared.items():
-            whole[name] = list(before) + list(whole.get(name) or [])
+            if isinstance(before, list):
+                whole[name] = before + list(whole.get(name) or [])
+            elif before is not None:
+                whole[name] = before
         if record.prepared.get("actions"):
             whole["changed"] = True
         return whole

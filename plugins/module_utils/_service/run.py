@@ -15,7 +15,6 @@ from .._core.host_lock import HostLock
 from .._gpu.reader import GpuReader
 from .._preflight.report import Report, line_of
 from .change_log import ChangeLog
-from .checks import refusal, run_checks
 from .look import Look, look
 from .memory import as_now
 from .outcome import Outcome, Undo
@@ -146,6 +145,9 @@ class Run:
         outcome.ready = self.seen.serves
         refuses = False
         if request.wants_running and request.preflight != "skip":
+            # Loaded only here: a third of all code is needed for nothing else, and the job of a change has no use for it.
+            from .checks import refusal, run_checks
+
             self._report = run_checks(request, self.seen, self.plan, ports, remember=remember)
             # What serves as declared is its own proof: there is nothing to refuse, but something to hear.
             refuses = request.preflight == "enforce" and self.plan.has("start")
@@ -153,6 +155,11 @@ class Run:
         outcome.timings["preflight"] = round(ports.clock.monotonic() - self._begun, 3)
         if self._report is not None and self._report.failed and refuses:
             raise GpuFleetError(refusal(request, self._report), **self.result(False).to_result())
+
+    @property
+    def preflight(self) -> Optional[Dict[str, Any]]:
+        """What the checks found, as it is returned; None when there were none."""
+        return self._report.to_result() if self._report is not None else None
 
     @property
     def moves_servers(self) -> bool:

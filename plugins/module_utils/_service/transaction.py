@@ -23,7 +23,6 @@ from .._unit.change_unit import CHANGE_UNIT
 from .._unit.found import ManagedService
 from .change_log import COMMITTING, ROLLING_BACK, STAGING, STARTING, STOPPING, ChangeLog
 from .drain import drain, own_drain
-from .explain import explain
 from .free import make_free
 from .home import remove_new_home
 from .look import Look, server_of
@@ -298,6 +297,8 @@ class Transaction:
             return "An unforeseen fault (%s: %s). Please report it, with the result's `exception`." % (type(cause).__name__, cause)
         if not isinstance(cause, NotReady):
             return cause.msg
+        from .explain import explain  # a lot of code for what seldom happens
+
         diagnosis = explain(cause, self._look, self._ports)
         self.outcome.diagnosis = diagnosis.to_result()
         if cause.timed_out:
