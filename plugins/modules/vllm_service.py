@@ -198,8 +198,19 @@ options:
       - Whether to wait for the end of a change of servers.
       - Such a change runs as a job of the host, and goes on whatever happens to whoever began it. With V(false) the module returns as
         soon as the job has begun, and names it in its result. Running the same task again follows the job, and returns what came of it.
+      - While it is waited for, the terminal shows for each host which phase the change is in, how many shards of the model are read, and
+        the memory of its GPUs. The more hosts there are, the less is shown of each, and nothing where a stdout callback prints for
+        machines.
     type: bool
     default: true
+  reconnect_timeout:
+    description:
+      - Seconds for which a host is tried again when the connection to it is lost while a change of servers is waited for. The change
+        goes on meanwhile. When the host can't be reached for longer, it counts as unreachable, and running the same task again follows
+        the change or tells what came of it.
+      - It is the controller that waits, and it does so with a connection that can tell a host that is gone. SSH can.
+    type: int
+    default: 600
   preflight:
     description:
       - What happens when the checks before the start find that this service cannot work on this host.
@@ -460,16 +471,19 @@ ARGUMENT_SPEC = {
     "smoke": {"type": "bool", "default": True},
     "rollback": {"type": "bool", "default": True},
     "wait": {"type": "bool", "default": True},
+    "reconnect_timeout": {"type": "int", "default": 600},
     "preflight": {"type": "str", "choices": ["enforce", "warn", "skip"], "default": "enforce"},
     "model_facts_path": {"type": "path"},
 }
+# How a change is waited for is no part of what is asked for.
+_NOT_ASKED = ("wait", "reconnect_timeout")
 REQUIRED_IF = [("state", state, ("model",)) for state in ("started", "restarted", "present")]
 
 
 def main() -> None:
     """Read the parameters, let the core work, report."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, required_if=REQUIRED_IF, supports_check_mode=True)
-    params = {name: value for name, value in module.params.items() if name in ARGUMENT_SPEC and name != "wait"}
+    params = {name: value for name, value in module.params.items() if name in ARGUMENT_SPEC and name not in _NOT_ASKED}
     try:
         result = change(params, to_request(params), Ports(), module.check_mode, module.params["wait"])
     except GpuFleetError as exc:

@@ -144,13 +144,13 @@ def _create(record: Record, one: Run, ports: Ports, store: Store) -> bool:
 def _the_same(
     found: Mapping[str, Any], request: Request, ports: Ports, check_mode: bool, wait: bool, store: Store
 ) -> Dict[str, Any]:
-    if wait and not check_mode:
-        if underway.abandoned(found, ports) or ports.systemd.status(CHANGE_UNIT).inactive:
-            underway.start(ports)
-        return dict(underway.wait_for_end(found["id"], store, ports), job=_job(found["id"], True))
-    if not check_mode and underway.abandoned(found, ports):
+    if check_mode:
+        return _followed(found, request, ports)
+    if underway.abandoned(found, ports) or ports.systemd.status(CHANGE_UNIT).inactive:
         underway.start(ports)
-    return _followed(found, request, ports)
+    if not wait:
+        return _followed(found, request, ports)
+    return dict(underway.wait_for_end(found["id"], store, ports), job=_job(found["id"], True))
 
 
 def _followed(found: Mapping[str, Any], request: Request, ports: Ports) -> Dict[str, Any]:

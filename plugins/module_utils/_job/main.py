@@ -6,6 +6,7 @@
     change.pyz run                                  the job: carries out or finishes the change that was begun (root)
     change.pyz follow ID [--after SEQ] [--for S]    one line of JSON: how far it is, as soon as that is news (anybody)
     change.pyz result ID [--for S]                  one line of JSON: what came of it, once it has ended (root)
+    change.pyz attend ID [--phase P] [--for S]      one line of JSON: the next phase, or the end with what came of it (root)
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def main(argv: List[str]) -> int:
     result = commands.add_parser("result", help="print what came of a change, once it has ended (root)")
     result.add_argument("id", metavar="ID", help="the change's id")
     result.add_argument("--for", metavar="SECONDS", type=float, default=0.0, dest="seconds", help="how long to wait for its end (0)")
+    attend = commands.add_parser("attend", help="print how far a change is, as soon as it is in another phase, or what came of it")
+    attend.add_argument("id", metavar="ID", help="the change's id")
+    attend.add_argument("--phase", metavar="PHASE", default="", help="the phase that is known already")
+    attend.add_argument("--for", metavar="SECONDS", type=float, default=10.0, dest="seconds", help="how long to wait for another (10)")
+    attend.add_argument("--steady", metavar="SECONDS", type=float, default=0.0, help="tell no phase before it has lasted for this long (0)")
     options = parser.parse_args(argv)
     # What is not needed is not loaded: following is done once a second.
     if options.command == "follow":
@@ -39,6 +45,11 @@ def main(argv: List[str]) -> int:
         from .store import wait_for_result
 
         print(json.dumps(wait_for_result(options.id, options.seconds)))
+        return 0
+    if options.command == "attend":
+        from .attend import attend as wait_for_another
+
+        print(json.dumps(wait_for_another(options.id, options.phase, options.seconds, options.steady)))
         return 0
     from .job import run
 

@@ -1,0 +1,193 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lets the module begin the change, then follows the host's job: shows how far it is, and survives a lost connection."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from typing import Any, Dict, List, Mapping, Optional
+
+from ansible import constants, context
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._follow import Ended, Follower, Host, Lost, parse_answer
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._progress import line_of
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._terminal import UNSEEN, for_people, pace_for
+
+MODULE = "gpufleet.vllm.vllm_service"
+PROGRAM = "/usr/local/lib/gpufleet/change.pyz"
+RECONNECT_S = 600
+# What this run of the module knows, and the job does not.
+_OF_THE_RUN = ("invocation", "ansible_facts", "deprecations", "job")
+
+
+class ActionModule(ActionBase):
+    """Without a change of servers it is the module in one round trip."""
+
+    _supports_check_mode = True
+    _supports_async = True
+
+    def run(self, tmp: Any = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        """See the module's documentation."""
+        result: Dict[str, Any] = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        args = dict(self._task.args)
+        if self._task.async_val or self._task.check_mode or not _truth(args.get("wait", True)):
+            wrap_async = bool(self._task.async_val) and not self._connection.has_native_async
+            result.update(self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars, wrap_async=wrap_async))
+            return result
+        shows = not self._task.no_log and for_people(constants.config.get_config_value("DEFAULT_STDOUT_CALLBACK"))
+        remote = Remote(self, args, task_vars, shows)
+        begun = self._begin(remote)
+        job = begun.get("job")
+        if not isinstance(job, Mapping) or begun.get("failed"):
+            result.update(_as_asked(begun))
+            return result
+        follower = Follower(remote, pace_for(_side_by_side(task_vars)) if shows else UNSEEN, _patience(args))
+        try:
+            done = follower.end_of(str(job["id"]))
+        except Lost as lost:
+            raise AnsibleConnectionFailure(str(lost)) from None
+        except Ended as ended:
+            done = {"failed": True, "changed": True, "msg": str(ended)}
+        result.update(merged(_as_asked(begun), done, bool(self._task.diff)))
+        return result
+
+    def _begin(self, remote: "Remote") -> Dict[str, Any]:
+        """Run the module. A connection that breaks under it says nothing of the host: it is tried once more, which does no harm."""
+        try:
+            return remote.again(wait=False)
+        except Lost as lost:
+            if self._task.args.get("state", "started") != "started":
+                raise AnsibleConnectionFailure(str(lost)) from None
+        remote.reset()
+        try:
+            return remote.again(wait=False)
+        except Lost as lost:
+            raise AnsibleConnectionFailure(str(lost)) from None
+
+
+class Remote(Host):
+    """The host of one task, by way of its action plugin."""
+
+    def __init__(self, action: ActionModule, args: Mapping[str, Any], task_vars: Dict[str, Any], shows: bool) -> None:
+        self._action = action
+        self._args = args
+        self._task_vars = task_vars
+        self._shows = shows
+        self._name = _host_name(action, task_vars)
+        self._padded = self._name.ljust(_padding(task_vars))
+
+    def attend(self, change: str, phase: str, seconds: float, steady: float) -> Dict[str, Any]:
+        """See the port."""
+        words = [PROGRAM, "attend", change, "--for", "%g" % seconds, "--steady", "%g" % steady]
+        words += ["--phase", phase] if phase else []
+        try:
+            done = self._action._low_level_execute_command(" ".join(map(shlex.quote, words)))
+        except AnsibleConnectionFailure as exc:
+            raise Lost(_brief(exc)) from None
+        return parse_answer(int(done["rc"]), done["stdout"], done["stderr"])
+
+    def again(self, wait: bool) -> Dict[str, Any]:
+        """See the port."""
+        args = dict(self._args, wait=wait)
+        try:
+            result: Dict[str, Any] = self._action._execute_module(module_name=MODULE, module_args=args, task_vars=self._task_vars)
+        except AnsibleConnectionFailure as exc:
+            raise Lost(_brief(exc)) from None
+        return result
+
+    def reset(self) -> None:
+        """See the port."""
+        try:
+            self._action._connection.reset()
+        except (AnsibleConnectionFailure, NotImplementedError) as exc:
+            Display().vv("%s: resetting the connection: %s" % (self._name, exc))
+
+    def tell(self, news: Mapping[str, Any]) -> None:
+        """See the port."""
+        if self._shows:
+            Display().display(line_of(self._padded, news, _width()))
+
+    def warn(self, text: str) -> None:
+        """See the port."""
+        # Not warning(): those are kept until the task has ended.
+        Display().display("[WARNING] %s: %s" % (self._name, text), color=constants.COLOR_WARN, stderr=True)
+
+
+def merged(begun: Mapping[str, Any], done: Mapping[str, Any], diff: bool) -> Dict[str, Any]:
+    """The job's result as the task's: what the module returns when it waits itself."""
+    result: Dict[str, Any] = {key: begun[key] for key in begun if key in _OF_THE_RUN or key.startswith("_ansible")}
+    result.update(done)
+    if not diff:
+        result.pop("diff", None)
+    if result.get("failed"):
+        result = {"actions": [], "rolled_back": False, **result}
+    warnings = list(begun.get("warnings") or [])
+    known = {_text(warning) for warning in warnings}
+    warnings += [warning for warning in done.get("warnings") or [] if _text(warning) not in known]
+    result.pop("warnings", None)
+    return dict(result, warnings=warnings) if warnings else result
+
+
+def _as_asked(begun: Mapping[str, Any]) -> Dict[str, Any]:
+    """The module's result, with the arguments as the task has them."""
+    result = dict(begun)
+    invocation = result.get("invocation")
+    if isinstance(invocation, Mapping) and isinstance(invocation.get("module_args"), Mapping):
+        result["invocation"] = dict(invocation, module_args=dict(invocation["module_args"], wait=True))
+    return result
+
+
+def _truth(value: Any) -> bool:
+    # What is no boolean at all is the module's to complain of, which it does before it begins anything.
+    return value is None or bool(boolean(value, strict=False))
+
+
+def _patience(args: Mapping[str, Any]) -> float:
+    value = args.get("reconnect_timeout")
+    if value is None:
+        return RECONNECT_S
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise AnsibleActionFail("`reconnect_timeout` is %r. It is a number of seconds." % (value,)) from None
+
+
+def _side_by_side(task_vars: Mapping[str, Any]) -> int:
+    """How many hosts tell of themselves at the same time."""
+    hosts: List[str] = list(task_vars.get("ansible_play_batch") or [])
+    forks = context.CLIARGS.get("forks") or constants.DEFAULT_FORKS
+    return max(1, min(len(hosts), int(forks)))
+
+
+def _host_name(action: ActionModule, task_vars: Mapping[str, Any]) -> str:
+    name = str(task_vars.get("inventory_hostname") or "host")
+    delegate = action._task.delegate_to
+    return "%s -> %s" % (name, delegate) if delegate else name
+
+
+def _padding(task_vars: Mapping[str, Any]) -> int:
+    """The lines of hosts side by side begin alike."""
+    return min(40, max([len(str(host)) for host in task_vars.get("ansible_play_batch") or []], default=0))
+
+
+def _brief(exc: Exception) -> str:
+    lines = [line.strip() for line in str(getattr(exc, "message", None) or exc).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(exc).__name__
+
+
+def _text(warning: Any) -> str:
+    return str(getattr(getattr(warning, "event", None), "msg", None) or warning)
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((200, 24)).columns if sys.stdout.isatty() else 200
+
+

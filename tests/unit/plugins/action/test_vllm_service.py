@@ -1,0 +1,167 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The task vllm_service: begun by the module, followed by the controller, told as the module would."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from ansible import constants
+from ansible.errors import AnsibleConnectionFailure
+from ansible.parsing.dataloader import DataLoader
+from ansible.playbook.task import Task
+from ansible.template import Templar
+
+from ansible_collections.gpufleet.vllm.plugins.action import vllm_service
+from ansible_collections.gpufleet.vllm.plugins.action.vllm_service import ActionModule, merged
+
+BEGUN = {
+    "changed": True, "ready": False, "actions": [{"action": "start"}], "warnings": ["tight"], "diff": [{}],
+    "job": {"id": "a1", "unit": "gpufleet-change.service", "attached": False},
+    "invocation": {"module_args": {"name": "kimi", "wait": False, "secrets": "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"}},
+}  # fmt: skip
+RESULT = {"changed": True, "ready": True, "actions": [{"action": "start"}], "warnings": ["tight", "slow"], "diff": [{"after": "x"}]}
+DONE = {"id": "a1", "done": True, "result": RESULT}
+LOADING = {"id": "a1", "done": False, "unfinished": True, "phase": "load", "service": "kimi"}
+
+
+class Task1:
+    """One task on one host; ``module`` and ``program`` are what the host answers, in order."""
+
+    def __init__(self, module: list[Any], program: list[Any] = [DONE]) -> None:  # noqa: B006
+        self.module = list(module)
+        self.program = list(program)
+        self.calls: list[dict[str, Any]] = []
+        self.commands: list[str] = []
+        self.resets = 0
+
+    def run(self, args: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+        task = Task()
+        task.action = "gpufleet.vllm.vllm_service"
+        task.args = {"name": "kimi", "model": "/models/kimi", **(args or {})}
+        for key, value in more.items():
+            setattr(task, key, value)
+        loader = DataLoader()
+        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=None), has_native_async=False, reset=self._reset)
+        plugin = ActionModule(task=task, connection=connection, play_context=mock.Mock(), loader=loader,
+                              templar=Templar(loader=loader), shared_loader_obj=None)  # fmt: skip
+        plugin._execute_module = self._module
+        plugin._low_level_execute_command = self._program
+        result: dict[str, Any] = plugin.run(task_vars={"inventory_hostname": "gpu01", "ansible_play_batch": ["gpu01"]})
+        return result
+
+    def _reset(self) -> None:
+        self.resets += 1
+
+    def _module(self, module_name: str, module_args: dict[str, Any], task_vars: Any, wrap_async: bool = False) -> dict[str, Any]:
+        self.calls.append({**module_args, "wrap_async": wrap_async})
+        return dict(self._next(self.module))
+
+    def _program(self, command: str) -> dict[str, Any]:
+        self.commands.append(command)
+        answer = self._next(self.program)
+        return answer if "rc" in answer else {"rc": 0, "stdout": json.dumps(answer), "stderr": ""}
+
+    @staticmethod
+    def _next(answers: list[Any]) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture(autouse=True)
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the terminal shows; nobody sleeps."""
+    lines: list[str] = []
+    display = SimpleNamespace(display=lambda text, **_more: lines.append(text), vv=lambda _text: None)
+    monkeypatch.setattr(vllm_service, "Display", lambda: display)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    callback(monkeypatch, "default")
+    return lines
+
+
+def callback(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(constants.config, "get_config_value", lambda _name: name)
+
+
+def test_the_jobs_result_is_the_tasks(shown: list[str]) -> None:
+    task = Task1([BEGUN], [LOADING, DONE])
+    result = task.run()
+    assert result["ready"] and result["changed"] and result["job"]["id"] == "a1"
+    assert result["warnings"] == ["tight", "slow"] and "diff" not in result
+    assert result["invocation"]["module_args"]["wait"] is True
+    assert [call["wait"] for call in task.calls] == [False]
+    assert [line.split()[0] for line in shown] == ["gpu01"] and "loading kimi" in shown[0]
+
+
+def test_the_diff_is_shown_in_diff_mode() -> None:
+    assert Task1([BEGUN]).run(diff=True)["diff"] == RESULT["diff"]
+
+
+@pytest.mark.parametrize("more", [{"check_mode": True}, {"async_val": 60}])
+def test_who_does_not_wait_is_left_to_the_module(more: dict[str, Any]) -> None:
+    task = Task1([BEGUN])
+    assert task.run(**more)["job"]["id"] == "a1"
+    assert "wait" not in task.calls[0] and not task.commands
+    assert task.calls[0]["wrap_async"] is ("async_val" in more)
+
+
+@pytest.mark.parametrize("wait", [False, "no", "false"])
+def test_so_is_who_says_that_he_does_not_wait(wait: Any) -> None:
+    task = Task1([BEGUN])
+    assert task.run({"wait": wait})["ready"] is False and not task.commands
+
+
+def test_nothing_to_follow_is_one_round_trip() -> None:
+    task = Task1([{"changed": False, "ready": True}])
+    assert task.run() == {"changed": False, "ready": True} and not task.commands
+
+
+def test_a_refusal_is_the_modules_own() -> None:
+    assert Task1([{"failed": True, "msg": "no", "job": {"id": "a1"}}]).run()["msg"] == "no"
+
+
+@pytest.mark.parametrize("name", ["ansible.posix.json", "somebodys.own"])
+def test_nothing_is_shown_to_machines_and_hardly_asked(name: str, shown: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    callback(monkeypatch, name)
+    task = Task1([BEGUN], [LOADING, DONE])
+    assert task.run()["ready"] and not shown
+    assert "--for 60" in task.commands[0] and "--steady 120" in task.commands[0]
+
+
+def test_nothing_is_shown_of_a_task_whose_output_is_hidden(shown: list[str]) -> None:
+    assert Task1([BEGUN], [LOADING, DONE]).run(no_log=True)["ready"] and not shown
+
+
+def test_a_connection_that_breaks_while_following_is_no_failure(shown: list[str]) -> None:
+    task = Task1([BEGUN], [LOADING, AnsibleConnectionFailure("Broken pipe"), {"rc": 255, "stdout": "", "stderr": "closed"}, DONE])
+    assert task.run()["ready"] and task.resets == 2
+    assert "lost" in shown[1] and "answers again" in shown[2]
+
+
+def test_no_patience_makes_the_host_unreachable_with_what_to_do() -> None:
+    task = Task1([BEGUN], [AnsibleConnectionFailure("no route")] * 3)
+    with pytest.raises(AnsibleConnectionFailure, match="same command"):
+        task.run({"reconnect_timeout": 0})
+
+
+def test_a_connection_that_breaks_under_the_module_is_tried_once_more() -> None:
+    task = Task1([AnsibleConnectionFailure("Broken pipe"), BEGUN])
+    assert task.run()["ready"] and task.resets == 1
+
+
+def test_a_restart_is_not_begun_twice() -> None:
+    task = Task1([AnsibleConnectionFailure("Broken pipe"), BEGUN])
+    with pytest.raises(AnsibleConnectionFailure):
+        task.run({"state": "restarted"})
+
+
+def test_a_failure_has_what_a_failure_of_the_module_has() -> None:
+    result = merged(BEGUN, {"failed": True, "msg": "rolled back", "changed": True}, False)
+    assert result["actions"] == [] and result["rolled_back"] is False and result["failed"]

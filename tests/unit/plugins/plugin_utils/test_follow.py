@@ -1,0 +1,131 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Following a job to its end: one answer at a time, whatever happens to the connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._follow import (
+    Ended,
+    Follower,
+    Host,
+    Lost,
+    Unanswered,
+    parse_answer,
+)
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._terminal import Pace
+
+DONE = {"id": "a", "done": True, "result": {"changed": True, "ready": True}}
+
+
+def under_way(phase: str, **more: Any) -> dict[str, Any]:
+    return {"id": "a", "done": False, "unfinished": True, "phase": phase, **more}
+
+
+class Script(Host):
+    """A host that answers by a script; what it was asked, told and warned of is kept."""
+
+    def __init__(self, answers: list[Any], again: list[Any] | None = None) -> None:
+        self.answers = answers
+        self.again_answers = again or []
+        self.asked: list[tuple[str, str]] = []
+        self.waits: list[bool] = []
+        self.told: list[str] = []
+        self.warned: list[str] = []
+        self.resets = 0
+        self.now = 0.0
+
+    def attend(self, change: str, phase: str, seconds: float, steady: float) -> dict[str, Any]:
+        self.asked.append((change, phase))
+        self.now += 1.0
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    def again(self, wait: bool) -> dict[str, Any]:
+        self.waits.append(wait)
+        answer = self.again_answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def tell(self, news: Any) -> None:
+        self.told.append(news["phase"])
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def follow(self, patience: float = 60.0) -> dict[str, Any]:
+        return Follower(self, Pace(10.0, 1.0), patience, lambda: self.now, self.sleep).end_of("a")
+
+
+def test_each_answer_is_told_and_the_next_one_asked_for_beyond_it() -> None:
+    host = Script([under_way("stop"), under_way("load"), under_way("load"), DONE])
+    assert host.follow() == {"changed": True, "ready": True}
+    assert host.asked == [("a", ""), ("a", "stop"), ("a", "load"), ("a", "load")]
+    assert host.told == ["stop", "load", "load"] and not host.warned
+
+
+def test_a_lost_connection_is_said_once_reset_and_found_again() -> None:
+    host = Script([under_way("load"), Lost("broken pipe"), Lost("timed out"), under_way("load"), DONE])
+    assert host.follow()["ready"]
+    assert host.resets == 2
+    assert len(host.warned) == 2 and "broken pipe" in host.warned[0] and "goes on on the host" in host.warned[0]
+    assert "answers again" in host.warned[1]
+
+
+def test_patience_ends_and_says_that_the_change_goes_on() -> None:
+    host = Script([Lost("no route to host")])
+    with pytest.raises(Lost, match="goes on on the host.*same command"):
+        host.follow(patience=30.0)
+    assert 30.0 <= host.now < 50.0
+
+
+def test_a_job_that_is_gone_is_started_again_by_the_module() -> None:
+    dead = under_way("load", job="failed")
+    host = Script([dead, DONE], again=[{"changed": True, "job": {"id": "a"}}])
+    assert host.follow()["ready"] and host.waits == [False]
+
+
+def test_a_job_that_is_gone_and_whose_end_the_module_finds_is_that_end() -> None:
+    host = Script([under_way("load", job="inactive")], again=[{"changed": False, "ready": True}])
+    assert host.follow() == {"changed": False, "ready": True}
+
+
+def test_a_job_that_never_comes_to_an_end_is_not_started_for_ever() -> None:
+    host = Script([under_way("load", job="failed")], again=[{"job": {"id": "a"}}] * 9)
+    with pytest.raises(Ended, match="journalctl"):
+        host.follow()
+    assert len(host.waits) == 3
+
+
+def test_a_change_that_another_one_has_followed_is_no_success() -> None:
+    with pytest.raises(Ended, match="another one after it"):
+        Script([{"id": "a", "done": False, "unfinished": False, "unknown": True}]).follow()
+
+
+def test_what_stands_between_us_and_the_program_leaves_the_module_to_wait() -> None:
+    host = Script([Unanswered("exit status 126: not allowed")], again=[Lost("gone"), {"changed": True, "ready": True}])
+    assert host.follow()["ready"] and host.waits == [True, True]
+    assert "126" in host.warned[0]
+
+
+def test_a_login_may_print_before_the_answer() -> None:
+    assert parse_answer(0, 'Welcome to gpu01\n{"id": "a", "done": false}\n', "")["id"] == "a"
+
+
+@pytest.mark.parametrize(("rc", "error"), [(255, Lost), (143, Lost), (127, Unanswered), (0, Unanswered), (1, Unanswered)])
+def test_no_answer_is_a_lost_connection_or_a_fault(rc: int, error: type[Exception]) -> None:
+    with pytest.raises(error, match="why"):
+        parse_answer(rc, "{broken\n", "first\nwhy\n")
