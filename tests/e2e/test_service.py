@@ -228,7 +228,7 @@ def test_a_gpu_that_fell_off_the_bus_does_not_move_the_others_up(one: Host) -> N
 
 def test_a_directory_that_the_service_cannot_look_into_is_opened_and_counted(one: Host) -> None:
     service(one)
-    one.run("chmod 700 /etc/vllm && rmdir /var/lib/gpufleet")
+    one.run("chmod 700 /etc/vllm && rm -r /var/lib/gpufleet")
     planned = service(one, "--check")
     assert planned["changed"] and set(actions(planned)) == {"make_directory"}
     done = service(one)
