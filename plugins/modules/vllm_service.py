@@ -79,7 +79,8 @@ options:
     description:
       - The GPUs of this service, as indices, UUIDs or PCI ids, or V(all). An index counts as C(nvidia-smi) does.
       - The unit names whole GPUs to CUDA by their indices in PCI bus order, however they are given here, since not every vLLM reads
-        UUIDs. After cards were added or removed, a run for GPUs given by UUID or PCI id finds the indices that they have now.
+        UUIDs. After cards were added or removed, a run for GPUs given by UUID or PCI id finds the indices that they have now, and
+        until then the guard starts nothing on a GPU that has taken over the index of such a one.
         MIG instances are given, and named to CUDA, by UUID.
     type: list
     elements: str

@@ -32,7 +32,7 @@ def dashed(**more: Any) -> dict[str, Any]:
     return {"args": {name.replace("_", "-"): value for name, value in {**ARGS, **more}.items()}}
 
 
-# What is declared, and the same in other words. UUID0 and PCI0 stand for those of GPU 4.
+# What is declared, and the same in other words. UUID4 and PCI4 stand for those of GPU 4, UUID and PCI for other forms of them.
 DECLARATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing but what is needed": ({}, {"state": "started", "smoke": True, "replace": "none"}),
     "numbers": (args(max_num_seqs=64, gpu_memory_utilization=0.9), dashed(max_num_seqs="64", gpu_memory_utilization="0.90")),
@@ -60,10 +60,10 @@ DECLARATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"name": "Modell ü 模型", "served_name": "a b;%n $x"},
         {"served_name": "a b;%n $x", "name": "Modell ü 模型"},
     ),
-    "a GPU by UUID": ({"gpus": ["UUID4"]}, {"gpus": ["4"]}),
+    "a GPU by UUID": ({"gpus": ["UUID4"]}, {"gpus": ["UUID"]}),
     "a GPU by PCI id": (
         {"gpus": ["PCI4", "5"], **args(tensor_parallel_size=2)},
-        {"gpus": ["5", "UUID4"], **args(tensor_parallel_size="2")},
+        {"gpus": ["5", "PCI"], **args(tensor_parallel_size="2")},
     ),
     "all GPUs": (
         {"gpus": ["all"], **args(tensor_parallel_size=8)},
@@ -91,7 +91,8 @@ def machine(lab: Lab, request: pytest.FixtureRequest) -> Host:
 
 def _meant(host: Host, declared: dict[str, Any]) -> dict[str, Any]:
     gpu = host.gpu.current.gpus[4]
-    ids = {"UUID4": str(gpu.uuid), "PCI4": str(gpu.pci_bus_id)}
+    uuid, slot = str(gpu.uuid), str(gpu.pci_bus_id)
+    ids = {"UUID4": uuid, "UUID": uuid[:12].lower(), "PCI4": slot, "PCI": slot[-len("0000:00:00.0"):].lower()}
     return {**declared, "gpus": [ids.get(each, each) for each in declared.get("gpus", ["4"])]}
 
 

@@ -36,8 +36,9 @@ _MEANINGS: Dict[int, Tuple[str, str, str]] = {
     ),
     exit_codes.ABSENT: (
         "bad_argument",
-        "one of the GPUs is not on this host",
-        "Correct gpus: the host has other ones.",
+        "one of the GPUs is not on this host, or has another index now",
+        "Look at `nvidia-smi -L` on the host. Deploying the service again finds a GPU that has moved; for one that is gone, bring it "
+        "back or correct gpus.",
     ),
     exit_codes.LOCKED: (
         "memory_not_free",

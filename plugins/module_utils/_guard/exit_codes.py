@@ -10,7 +10,7 @@ code  name            meaning
 64    USAGE           bad arguments
 69    DRIVER          the driver can't be read, hangs, or says that one of the GPUs is lost or needs a reset
 70    INTERNAL        a fault of the guard itself; the traceback stands above
-72    ABSENT          one of the GPUs is not on this host, or the selection means several
+72    ABSENT          one of the GPUs is not on this host or not at its index, or the selection means several
 73    LOCKED          another unit was still starting on one of the GPUs when the time was over
 75    MEMORY          the memory did not come free in time
 76    PORT            another process has the port

@@ -142,6 +142,9 @@ class _Guard:
             except GpuFleetError as exc:
                 return self._fail(exit_codes.ABSENT, exc.msg)
             now = clock.monotonic()
+            moved = _moved(snapshot, options) if snapshot.available else ""
+            if moved:
+                return self._fail(exit_codes.ABSENT, moved)
             verdict = waiting.judge(snapshot, now)
             if verdict.code is not None and verdict.code != exit_codes.PASS:
                 return self._fail(verdict.code, verdict.text)
@@ -266,6 +269,18 @@ class _Driver:
 def _open_backend(backend: str, timeout: float) -> GpuReader:
     # whether a holder is an orphan is not the guard's question, so that nobody asks systemd from inside the sandbox
     return open_reader(backend, timeout, unit_state=lambda unit: "", quick=True)
+
+
+def _moved(snapshot: Snapshot, options: Options) -> str:
+    """In words, which of the unit's GPUs has another index than the server is given; "" when none has."""
+    wrong = [
+        "%s is GPU %d now, not GPU %d" % (word, gpu.index, index)
+        for word, index, gpu in zip(options.gpus, options.indices, snapshot.gpus)
+        if gpu.index != index
+    ]
+    if not wrong:
+        return ""
+    return "%s, and the unit would give the server another one in its place; deploy the service again" % "; ".join(wrong)
 
 
 def one_line(text: str) -> str:

@@ -17,6 +17,7 @@ class Options:
     def __init__(self, parsed: argparse.Namespace) -> None:
         self.unit: str = parsed.unit
         self.gpus: List[str] = parsed.gpus
+        self.indices: List[int] = parsed.indices
         self.need = Need(parsed.utilization, parsed.margin_mib)
         self.timeout: float = parsed.timeout
         self.settle: float = parsed.settle
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--unit", required=True, type=_unit, help="the unit that is about to start")
     parser.add_argument("--gpus", required=True, type=_gpus, help="its GPUs: indices, UUIDs or PCI ids, separated by commas, or all")
+    parser.add_argument("--indices", type=_indices, default=[], help="the indices that these GPUs must have, in the same order")
     parser.add_argument("--utilization", required=True, type=_share, help="gpu_memory_utilization of the service, over 0 to 1")
     parser.add_argument("--margin-mib", type=_natural, default=0, help="MiB that must be free besides")
     parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds to wait in all")
@@ -64,6 +66,10 @@ def _gpus(text: str) -> List[str]:
     if not words:
         raise argparse.ArgumentTypeError("names no GPU")
     return words
+
+
+def _indices(text: str) -> List[int]:
+    return [_natural(word) for word in _gpus(text)]
 
 
 def _share(text: str) -> float:

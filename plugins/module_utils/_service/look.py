@@ -27,6 +27,7 @@ from .._unit.slug import slug, unit_name
 from .._unit.spec import GuardSpec, ServiceSpec
 from .account import Account, look_up
 from .drain import shutdown_timeout
+from .identity import gpu_ids, mig_uuids
 from .memory import Need
 from .ownership import OURS, is_mask, refuse_foreign_unit, refuse_masked, refuse_newer, refuse_other_name
 from .plan import Orphan, View, runner_unit_changed
@@ -175,12 +176,14 @@ def checked_spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
 def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
     if request.model is None:
         raise AssertionError("request.model is not None")
+    instances = mig_uuids(gpus)
     return ServiceSpec(
         name=request.name,
         model=request.model,
         served_name=request.served_name or request.name,
         gpus=tuple(sorted({gpu.index for gpu in gpus})),
-        gpu_uuids=tuple(gpu.uuid for gpu in gpus if gpu.memory_type == "mig" and gpu.uuid is not None),
+        gpu_uuids=instances,
+        gpu_ids=() if instances else gpu_ids(request.gpus, gpus),
         host=request.host,
         port=request.port,
         args=dict(request.args),

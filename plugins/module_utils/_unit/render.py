@@ -72,7 +72,10 @@ def exec_start(spec: ServiceSpec) -> str:
 def guard_command(spec: ServiceSpec) -> str:
     """The value of ``ExecStartPre=``: the memory guard, under the unit's own user and sandbox."""
     guard = spec.guard
-    words = [guard.path, "--unit", spec.unit, "--gpus", spec.visible_devices]
+    words = [guard.path, "--unit", spec.unit, "--gpus", ",".join(spec.gpu_ids) or spec.visible_devices]
+    if spec.gpu_ids:
+        # CUDA gets indices, and those move when a card is taken out: the server must not start on its neighbour.
+        words += ["--indices", spec.visible_devices]
     words += ["--utilization", number_text(spec.utilization), "--margin-mib", str(int(guard.margin_mib))]
     words += ["--timeout", number_text(guard.timeout), "--settle", number_text(guard.settle)]
     words += ["--port", str(spec.port), "--host", spec.host, "--lock-dir", LOCK_DIR]

@@ -62,7 +62,8 @@ class GuardSpec:
 class ServiceSpec:
     """One vLLM service as it should be. GPUs are indices in PCI bus order.
 
-    ``gpu_uuids`` is only needed for MIG instances, which have no index that CUDA understands. ``env`` and
+    ``gpu_uuids`` is only needed for MIG instances, which have no index that CUDA understands. ``gpu_ids`` are the UUIDs or PCI ids
+    that the GPUs were declared by, one for each of ``gpus`` (an index where it was declared by that), or none. ``env`` and
     ``secrets`` are the user's; what the unit sets by itself stands in ``_unit/environment.py``. ``home`` empty
     means ``/var/lib/vllm/<slug>``. Building one checks and normalises everything: GpuFleetError names the option.
     """
@@ -74,6 +75,7 @@ class ServiceSpec:
     port: int = 8000
     host: str = "0.0.0.0"
     gpu_uuids: Tuple[str, ...] = ()
+    gpu_ids: Tuple[str, ...] = ()
     args: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
@@ -112,6 +114,9 @@ class ServiceSpec:
         if len(set(self.gpus)) != len(self.gpus) or any(gpu < 0 for gpu in self.gpus):
             raise GpuFleetError("gpus: %s names a GPU twice or below 0." % (list(self.gpus),))
         set_(self, "gpu_uuids", tuple(self.gpu_uuids))
+        set_(self, "gpu_ids", tuple(self.gpu_ids))
+        if self.gpu_ids and len(self.gpu_ids) != len(self.gpus):
+            raise GpuFleetError("gpus: %d are chosen, and %d named." % (len(self.gpus), len(self.gpu_ids)))
         set_(self, "args", normalise_args(self.args))
         set_(self, "env", _variables(self.env, "env", NOT_IN_ENV))
         set_(self, "secrets", _variables(self.secrets, "secrets", NOT_IN_SECRETS))

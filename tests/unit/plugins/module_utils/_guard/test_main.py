@@ -129,6 +129,21 @@ def test_the_end_of_waiting_names_who_holds_it() -> None:
     assert "gpufleet.vllm.gpu_reclaim" in run.said[-1]
 
 
+def test_a_gpu_that_moved_is_not_mistaken_for_the_one_that_has_its_index_now() -> None:
+    def there(uuid: str, index: int) -> Gpu:
+        return Gpu(index, uuid, None, "A", total_mib=97887, used_mib=0, free_mib=97249)
+
+    words = ["--gpus", "GPU-a,GPU-b", "--indices", "3,5"]
+    same = Run(lambda now: Snapshot(True, gpus=(there("GPU-a", 3), there("GPU-b", 5))), words)
+    assert same.code == exit_codes.PASS
+    moved = Run(lambda now: Snapshot(True, gpus=(there("GPU-a", 3), there("GPU-b", 4))), words)
+    assert (moved.code, moved.took) == (exit_codes.ABSENT, 0.0)
+    assert moved.said == [
+        "vllm-a.service is not started (ABSENT): GPU-b is GPU 4 now, not GPU 5, and the unit would give the server another one in its "
+        "place; deploy the service again"
+    ]
+
+
 def test_a_gpu_that_is_not_there_is_not_waited_for() -> None:
     run = Run(lambda now: GpuFleetError("GPU '9' is not on this host. This host has: 0."))
     assert (run.code, run.took) == (exit_codes.ABSENT, 0.0) and "GPU '9' is not on this host" in run.said[-1]

@@ -162,6 +162,15 @@ def test_mig_instances_are_named_by_uuid() -> None:
     assert "--gpus MIG-1111,MIG-2222 " in render_unit(mig)
 
 
+def test_gpus_that_were_named_stay_those_for_the_guard() -> None:
+    text = render_unit(spec(gpus=(3, 5), gpu_ids=("GPU-aaaa", "00000000:B1:00.0")))
+    assert "--gpus GPU-aaaa,00000000:B1:00.0 --indices 3,5 " in text
+    assert "Environment=CUDA_VISIBLE_DEVICES=3,5\n" in text, "not every vLLM reads UUIDs there"
+    assert "--indices" not in render_unit(spec(gpus=(3, 5)))
+    with pytest.raises(GpuFleetError, match="gpus"):
+        spec(gpus=(3, 5), gpu_ids=("GPU-aaaa",))
+
+
 def test_secrets_stand_in_their_file_alone() -> None:
     files = {entry.path: entry for entry in wanted_files(spec(secrets={"HF_TOKEN": "s3cret", "VLLM_API_KEY": "k$y"}))}
     env_file = files["/etc/vllm/minimax-m2.5.env"]
