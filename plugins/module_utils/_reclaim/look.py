@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import AbstractSet, Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
@@ -37,6 +37,10 @@ _STOP_COMMANDS = {
     "slurm": "scancel, for %s",
 }
 
+# The job that changes this host's services (_unit/change_unit.py). It holds the host's lock, but not in the moments in which it is
+# started, or started again.
+CHANGE_UNIT = "gpufleet-change.service"
+
 # The client or supervisor of a container in a service's own cgroup (ExecStart=docker run, Podman's units) is no reason to leave
 # the service alone: stopping the unit is how such a container is stopped.
 _CONTAINER_CLIENT = "container runtime"
@@ -56,16 +60,40 @@ def look(reader: GpuReader, request: ReclaimRequest, ports: Ports) -> View:
 def _selected(request: ReclaimRequest, snapshot: Snapshot) -> Tuple[int, ...]:
     if not request.gpus:
         return tuple(gpu.index for gpu in snapshot.gpus)
-    chosen: List[Gpu] = resolve(request.gpus, snapshot.gpus)
+    _refuse_missing(request, snapshot)
+    try:
+        chosen: List[Gpu] = resolve(request.gpus, snapshot.gpus)
+    except GpuFleetError as exc:
+        raise GpuFleetError("Nothing was touched. " + exc.msg, changed=False, freed=False, **exc.result) from exc
     whole = {gpu.index: gpu.uuid for gpu in snapshot.gpus}
     for gpu in chosen:
         if gpu.uuid != whole.get(gpu.index):
             raise GpuFleetError(
-                "%s is a MIG instance of GPU %d. The driver does not say which process is on which instance, so only the "
-                "whole GPU can be reclaimed: give its index, and narrow the processes with `select` or `services`."
-                % (gpu.uuid, gpu.index)
+                "Nothing was touched. %s is a MIG instance of GPU %d. The driver does not say which process is on which instance, so "
+                "only the whole GPU can be reclaimed: give its index, and narrow the processes with `select` or `services`."
+                % (gpu.uuid, gpu.index),
+                changed=False, freed=False,
             )
     return tuple(sorted({gpu.index for gpu in chosen}))
+
+
+def _refuse_missing(request: ReclaimRequest, snapshot: Snapshot) -> None:
+    """Say of indices that are not there, in short, which are: the whole list of names would hide it in a fleet's table."""
+    there = [gpu.index for gpu in snapshot.gpus]
+    missing = [word for word in request.gpus if word.isascii() and word.isdigit() and int(word) not in there]
+    if not missing or not there:
+        return
+    has = "GPU %d" % there[0] if len(there) == 1 else "GPUs %d to %d" % (there[0], there[-1])
+    if there != list(range(there[0], there[-1] + 1)):
+        has = "GPUs " + ", ".join(map(str, there))
+    beyond = ""
+    if snapshot.pci_count is not None and snapshot.pci_count > len(there):
+        beyond = " (%d are on the PCI bus: look for Xid lines in the kernel log)" % snapshot.pci_count
+    raise GpuFleetError(
+        "Nothing was touched. GPU %s is not on this host: its driver shows %s%s."
+        % (", ".join("'%s'" % word for word in missing), has, beyond),
+        changed=False, freed=False,
+    )
 
 
 def _holders(snapshot: Snapshot, request: ReclaimRequest, ports: Ports) -> Tuple[Holder, ...]:
@@ -134,9 +162,11 @@ def _stop_command(owner: CgroupOwner) -> Optional[str]:
     return None if command is None else command.replace("%s", name)
 
 
-def _units(request: ReclaimRequest, holders: Iterable[Holder], ports: Ports) -> Dict[UnitKey, UnitView]:
+def _units(request: ReclaimRequest, holders: Sequence[Holder], ports: Ports) -> Dict[UnitKey, UnitView]:
     keys: Set[UnitKey] = {holder.unit for holder in holders if holder.unit is not None}
     keys |= {(name, None) for name in request.units}
+    if keys or holders or request.clean_shm:
+        keys.add((CHANGE_UNIT, None))
     found: Dict[UnitKey, UnitView] = {}
     for uid in sorted({uid for _unit, uid in keys}, key=lambda each: -1 if each is None else each):
         names = sorted(unit for unit, of in keys if of == uid)

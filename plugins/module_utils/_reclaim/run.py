@@ -18,7 +18,7 @@ from .._gpu.types import Snapshot
 from .._process.procfs import read_process
 from .ladder import carry_out
 from .left import DIRTY, Held, all_in_use, failure_message, out_of_reach, what_is_held
-from .look import look
+from .look import CHANGE_UNIT, look
 from .plan import make_plan
 from .ports import Ports
 from .proof import Proof, held_mib, prove_free, why_not_free
@@ -34,6 +34,8 @@ _ROUNDS = 3
 # Between two looks at processes and units while the memory is watched; the first comes sooner.
 _LOOK_S = 1.0
 _FIRST_LOOK_S = 0.2
+# The last look at who is there begins this long before the settle time is over, so that nobody waits for it.
+_LAST_LOOK_S = 0.15
 # How long something has to look out of reach before it is taken for that.
 _DOUBT_S = 0.8
 # Settle time where no process is there that could take memory: enough to see memory that is in motion.
@@ -93,6 +95,7 @@ class _Run:
         self._next_look = 0.0
         self._last_used: Optional[Tuple[Optional[int], ...]] = None
         self._doubted_at: Optional[float] = None
+        self._looked_last = False
         self._lock = ExitStack()
         self._locked = False
 
@@ -103,9 +106,11 @@ class _Run:
 
     def plan_only(self) -> ReclaimResult:
         shm: List[ShmEntry] = self._stale() if self.request.clean_shm else []
-        busy = holder_of(self.ports.run_root, self.ports.proc_root) if shm or not self.plan.empty else None
-        if busy is not None:
-            raise GpuFleetError(_BUSY + busy_message(busy), lock_holder=busy)
+        if shm or not self.plan.empty:
+            busy = holder_of(self.ports.run_root, self.ports.proc_root)
+            if busy is not None:
+                raise GpuFleetError(_BUSY + busy_message(busy), lock_holder=busy)
+            self._refuse_beside_a_change()
         free = why_not_free(self.view.snapshot, self.selected, self.limits) is None
         return planned(self.plan, self.before, free, what_is_held(self.view, self.plan, self.limits, self._planned_fates()), shm)
 
@@ -206,7 +211,8 @@ class _Run:
             proof = self._prove(reserve)
             if self.next is None and proof.freed:
                 # The proof is the driver's. Who came up meanwhile is seen here, and must go as well.
-                self._look()
+                if not self._looked_last:
+                    self._look()
                 if not self._fresh().empty:
                     continue
                 reason = why_not_free(self.view.snapshot, self.selected, self.limits)
@@ -232,13 +238,30 @@ class _Run:
             raise GpuFleetError((exc.msg if self.done.changed else _BUSY + exc.msg), **exc.result) from exc
         self._locked = True
         self._look()
+        self._refuse_beside_a_change()
         return True
+
+    def _refuse_beside_a_change(self) -> None:
+        """Raise GpuFleetError while a change of services goes on whose job does not hold the lock at this moment.
+
+        Its job has just been started, or was killed and starts again: what it has stopped and started so far is not ours to judge.
+        """
+        unit = self.view.units.get((CHANGE_UNIT, None))
+        if unit is not None and not unit.inactive:
+            busy = {"pid": unit.main_pid, "purpose": CHANGE_UNIT}
+            raise GpuFleetError(
+                "%sAnother run is changing the services of this host right now: %s is under way, and `journalctl -u %s` tells how "
+                "far. Wait until it has ended, then run again."
+                % ("" if self.done.changed else _BUSY, CHANGE_UNIT, CHANGE_UNIT),
+                lock_holder=busy,
+            )
 
     def _grace(self) -> float:
         return min(self.request.effective_grace, max(0.0, self.deadline.remaining / 2.0))
 
     def _prove(self, reserve: float) -> Proof:
         self.next = self._last_used = None
+        self._looked_last = False
         self._next_look = self.ports.clock.monotonic() + _FIRST_LOOK_S if self.done.changed else 0.0
         start = self.ports.clock.monotonic()
         proof = prove_free(
@@ -248,10 +271,21 @@ class _Run:
             self._settle(),
             max(0.0, self.deadline.remaining - reserve),
             self.ports.clock,
+            on_wait=self._look_last,
             give_up=self._give_up,
         )
         self.done.timings.settle += self.ports.clock.monotonic() - start
         return proof
+
+    def _look_last(self, so_far: Proof) -> None:
+        """Look who is there once more, at the end of the settle time; the readings of the driver go on after it."""
+        if so_far.settle_s == 0.0:
+            self._looked_last = False  # it begins anew
+        used = [(held_mib(gpu), self.limits[gpu.index]) for gpu in so_far.gpus]
+        free = all(mib is not None and mib <= limit for mib, limit in used)
+        if not self._looked_last and free and self._settle() - so_far.settle_s <= _LAST_LOOK_S:
+            self._look()
+            self._looked_last = self.view.snapshot.available
 
     def _settle(self) -> float:
         """The settle time; where nothing was done and nobody is there who could take memory, a short one is proof enough."""

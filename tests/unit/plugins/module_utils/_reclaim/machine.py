@@ -60,7 +60,7 @@ class Machine:
         child.stdout.readline()
         self.children.append(child)
         for index in gpus:
-            self.claim(child.pid, index, mib, **flags)
+            self.claim(child.pid, index, mib, None, **flags)
         return child.pid
 
     def claim(self, pid: int, index: int, mib: int, ticks: Optional[int] = None, **flags: object) -> None:

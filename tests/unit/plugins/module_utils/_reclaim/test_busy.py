@@ -25,6 +25,8 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request imp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.starts import find_starts
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Start, UnitKey, UnitView
+from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
+from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.machine import Machine, as_root
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     NOW,
@@ -82,6 +84,28 @@ def test_nothing_is_ended_while_somebody_changes_services(
         assert words in caught.value.msg
     assert caught.value.result["lock_holder"]["pid"] == swap.pid
     assert (caught.value.result["changed"], caught.value.result["freed"]) == (False, False)
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize(("state", "sub_state"), [("activating", "auto-restart"), ("active", "running"), ("deactivating", "final-sigterm")])
+def test_nothing_is_ended_while_the_job_of_a_change_is_between_two_tries(
+    machine: Machine, state: str, sub_state: str, check_mode: bool
+) -> None:
+    """A job that was killed holds no lock until systemd has started it again; what it has done so far is half of a swap."""
+    pid = machine.spawn(**ORPHAN)
+    machine.systemd.units[CHANGE_UNIT] = UnitStatus(CHANGE_UNIT, "loaded", state, sub_state)
+    with pytest.raises(GpuFleetError, match="nothing was touched. Another run is changing.*: gpufleet-change.service") as caught:
+        reclaim(ReclaimRequest(timeout=5.0, settle=0.1), machine.ports(), check_mode=check_mode)
+    assert machine.alive(pid) and machine.systemd.log == []
+    assert caught.value.result["lock_holder"]["purpose"] == CHANGE_UNIT
+    assert (caught.value.result["changed"], caught.value.result["freed"]) == (False, False)
+    assert holder_of(machine.run_root) is None
+    machine.systemd.units[CHANGE_UNIT] = UnitStatus(CHANGE_UNIT, "loaded", "inactive", "dead")
+    assert reclaim(ReclaimRequest(timeout=5.0, settle=0.1), machine.ports(), check_mode=check_mode).changed
+
+
+def test_the_job_of_a_change_is_known_by_its_name() -> None:
+    assert looking.CHANGE_UNIT == CHANGE_UNIT
 
 
 @pytest.mark.parametrize("check_mode", [False, True])

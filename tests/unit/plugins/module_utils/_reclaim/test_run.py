@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Sn
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.identity import ProvenProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import processes, reset, units
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import run as running
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.result import ReclaimResult
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
@@ -71,6 +72,30 @@ def kill_members(machine: Machine, members: Sequence[int]) -> None:
         if child.pid in members:
             child.kill()
             child.wait()
+
+
+def test_the_last_look_falls_into_the_settle_time(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at processes and units takes longer than a reading of the driver, and nobody is to wait for it after the settle time."""
+    events: List[str] = []
+    real_look, real_reading = looking.look, machine.reading
+
+    def look(*arguments: Any) -> Any:
+        found = real_look(*arguments)
+        events.append("look at %d holders" % len(found.holders))
+        return found
+
+    def reading() -> Snapshot:
+        events.append("reading")
+        return real_reading()
+
+    monkeypatch.setattr(running, "look", look)
+    monkeypatch.setattr(machine, "reading", reading)
+    machine.spawn(**ORPHAN)
+    assert do(machine, settle=0.5).freed
+    looks = [number for number, event in enumerate(events) if event.startswith("look")]
+    assert events[looks[-1]] == "look at 0 holders" and events[looks[0]] == "look at 1 holders"
+    after = events[looks[-1] + 1:]
+    assert after and set(after) == {"reading"}, "the driver has the last word"
 
 
 def test_nothing_to_do_is_quick_and_changes_nothing(machine: Machine) -> None:
@@ -378,8 +403,15 @@ def test_hosts_on_which_it_cannot_work_are_refused_before_the_driver_is_asked(
 
 
 def test_a_gpu_that_is_not_there_is_said_with_what_is(machine: Machine) -> None:
-    with pytest.raises(GpuFleetError, match="GPU '7' is not on this host. This host has: 0"):
-        do(machine, gpus=("7",))
+    with pytest.raises(GpuFleetError, match="^Nothing was touched. GPU '7' is not on this host: its driver shows GPUs 0 to 1.$") as caught:
+        do(machine, gpus=("0", "7"))
+    assert (caught.value.result["changed"], caught.value.result["freed"]) == (False, False)
+    with pytest.raises(GpuFleetError, match="^Nothing was touched. GPU 'GPU-77' is not on this host. This host has: 0"):
+        do(machine, gpus=("GPU-77",))
+    fewer = ScriptedReader(lambda: snapshot(gpu(0), gpu(2), pci_count=3))
+    with pytest.raises(GpuFleetError, match="its driver shows GPUs 0, 2 .3 are on the PCI bus: look for Xid lines in the kernel log."):
+        reclaim(ReclaimRequest(gpus=("1",)), machine.ports(open_reader=lambda: fewer))
+    assert fewer.closed == 1
 
 
 def test_selecting_by_uuid_and_pci_id(machine: Machine) -> None:
