@@ -43,7 +43,8 @@ def service(host: Host, *flags: str, **parameters: Any) -> dict[str, Any]:
 
 def begin(host: Host, **parameters: Any) -> subprocess.Popen[str]:
     """The module, on its way, in a process group of its own, over a connection of its own."""
-    env = {**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no"}
+    env = {**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no",
+           "ANSIBLE_PIPELINING": "0"}  # so that the module has a name among processes
     return subprocess.Popen(
         [str(Path(sys.executable).parent / "ansible"), host.name, "-i", "inventories/lab", "-m", "gpufleet.vllm.vllm_service",
          "-a", json.dumps(parameters)],
@@ -177,11 +178,13 @@ def test_whoever_began_it_may_die(each: Host, murder: Callable[[Host, subprocess
 
 
 def test_the_module_may_die_between_the_record_and_the_start_of_the_job(one: Host) -> None:
-    # masked in passing: the record is made, and the start fails
-    one.enter(f"mkdir -p /run/systemd/system && systemctl mask --runtime {UNIT}")
+    # a condition that does not hold: the record is made, and nothing comes of the start
+    drop_in = f"/run/systemd/system/{UNIT}.d"
+    one.write(f"{drop_in}/never.conf", "[Unit]\nConditionPathExists=/nowhere\n")
+    one.enter(["systemctl", "daemon-reload"])
     refused = service(one, **NEW)
-    assert refused["failed"], refused["shown"]
-    one.enter(f"systemctl unmask --runtime {UNIT}")
+    assert refused["failed"] and UNIT in refused["msg"], refused["shown"]
+    one.enter(f"rm -r {drop_in} && systemctl daemon-reload")
     assert one.exists(RECORD) and serving(one) == "old"
     planned = service(one, "--check", **NEW)
     assert [entry["action"] for entry in planned["actions"]] == ["follow"], planned["shown"]
