@@ -37,7 +37,7 @@ class ActionModule(ActionBase):
         """See the module's documentation."""
         result: Dict[str, Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
-        args = dict(self._task.args)
+        args = _taken_apart(dict(self._task.args))
         if self._task.async_val or self._task.check_mode or not _truth(args.get("wait", True)):
             wrap_async = bool(self._task.async_val) and not self._connection.has_native_async
             result.update(self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars, wrap_async=wrap_async))
@@ -143,6 +143,16 @@ def _as_asked(begun: Mapping[str, Any]) -> Dict[str, Any]:
     if isinstance(invocation, Mapping) and isinstance(invocation.get("module_args"), Mapping):
         result["invocation"] = dict(invocation, module_args=dict(invocation["module_args"], wait=True))
     return result
+
+
+def _taken_apart(args: Dict[str, Any]) -> Dict[str, Any]:
+    """``deployment`` as options of their own; one that is given by itself counts more."""
+    deployment = args.pop("deployment", None)
+    if deployment is None:
+        return args
+    if not isinstance(deployment, Mapping):
+        raise AnsibleActionFail("`deployment` is a %s. It is a dictionary of options." % type(deployment).__name__)
+    return {**deployment, **args}
 
 
 def _truth(value: Any) -> bool:

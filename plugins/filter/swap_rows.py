@@ -1,7 +1,7 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The filters ``swap_results`` and ``swap_rows``; documented in the files of these names beside this one."""
+"""The filters ``swap_results``, ``swap_failed`` and ``swap_rows``; documented in the files of these names beside this one."""
 
 from __future__ import annotations
 
@@ -9,25 +9,79 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ansible.errors import AnsibleFilterError
 
+# Of a swap's timings those that are phases, in order.
+_PHASES = ("preflight", "warm", "drain", "stop", "settle", "load")
+_LOST = (
+    "The connection was lost, and what is begun on a host is finished there. Run the same command again: it completes what is "
+    "missing, and tells what serves."
+)
+
 
 def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dict[str, Any]]:
     """What the swap came to on each host; an empty dictionary for a host that was not touched."""
+    read = _plan if plan else _outcome
+    return {host: read(hostvars[host]) for host in _names("swap_results", hosts)}
+
+
+def swap_failed(hosts: Any, hostvars: Any) -> Dict[str, str]:
+    """The hosts on which something has failed so far, each with the message that says what, and what to do."""
+    found = {}
+    for host in _names("swap_failed", hosts):
+        fault = _fault(hostvars[host])
+        if fault is not None:
+            found[host] = fault
+    return found
+
+
+def _names(name: str, hosts: Any) -> List[str]:
     if isinstance(hosts, str) or not isinstance(hosts, Sequence):
-        raise AnsibleFilterError("swap_results takes a list of host names, not %s" % type(hosts).__name__)
-    return {str(host): _outcome(hostvars[host], plan) for host in hosts}
+        raise AnsibleFilterError("%s takes a list of host names, not %s" % (name, type(hosts).__name__))
+    return [str(host) for host in hosts]
 
 
-def _outcome(variables: Mapping[str, Any], plan: bool) -> Dict[str, Any]:
+def _plan(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    return dict(variables.get("swap_model_plan") or {})
+
+
+def _done(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """The result of the swap itself; {} when this play has not come to it."""
     result = dict(variables.get("vllm_service_result") or {})
-    if plan:
-        return result
-    if "swap_model_failure" in variables:
-        return dict(variables["swap_model_failure"])
-    if variables.get("swap_model_go"):
-        return result
+    unit = _plan(variables).get("unit")
+    # Another swap before this one, in the same run, has left its result as well.
+    foreign = result.get("unit") and unit and result["unit"] != unit
+    return {} if result.get("skipped") is True or foreign else result
+
+
+def _fault(variables: Mapping[str, Any]) -> Optional[str]:
+    failure = variables.get("swap_model_failure")
+    if failure is not None:
+        return _with_hook(failure, str(failure.get("msg") or "The swap failed."))
+    for result in (_done(variables), _plan(variables)):
+        if result.get("unreachable"):
+            return "%s %s" % (str(result.get("msg") or "The host does not answer.").strip(), _LOST)
+    return None
+
+
+def _with_hook(failure: Mapping[str, Any], text: str) -> str:
+    return "%s failed: %s" % (failure["hook"], text) if failure.get("hook") else text
+
+
+def _outcome(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    plan, done = _plan(variables), _done(variables)
+    failure = variables.get("swap_model_failure")
+    if failure is not None:
+        failed = dict(failure)
+        hook = failed.get("hook")
+        if hook == "after_host":
+            return dict(done, hook=hook, msg=_with_hook(failed, str(failed.get("msg"))))
+        if hook:
+            return {"hook": hook, "msg": _with_hook(failed, str(failed.get("msg"))), "serving_before": plan.get("serving_before", [])}
+        return failed
+    if done or plan.get("unreachable"):
+        return done or plan
     # It was only planned here. Nothing to do, and it serves: that was the whole swap. Anything else was never begun.
-    unchanged = "actions" in result and not result["actions"] and result.get("ready")
-    return result if unchanged else {}
+    unchanged = "actions" in plan and not plan["actions"] and plan.get("ready")
+    return plan if unchanged else {}
 
 
 def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, Any]]:
@@ -50,7 +104,8 @@ def _plan_row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dic
 
 def _steps(actions: List[Mapping[str, Any]]) -> str:
     words = {"stop": "stop %s", "start": "start %s", "disable": "disable %s", "enable": "enable %s", "end_process": "end pid %s",
-             "follow": "follow what %s is doing", "prove_free": "prove GPU %s free", "drain": "drain %s", "create_user": "create user %s"}
+             "follow": "follow what %s is doing", "prove_free": "prove GPU %s free", "drain": "drain %s", "create_user": "create user %s",
+             "warm": "read %s into the page cache"}
     written = len([action for action in actions if action["action"] in ("write", "remove")])
     steps = ["write %d file%s" % (written, "" if written == 1 else "s")] if written else []
     steps += [words[action["action"]] % action["target"] for action in actions if action["action"] in words]
@@ -59,7 +114,7 @@ def _steps(actions: List[Mapping[str, Any]]) -> str:
 
 def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     row: Dict[str, Any] = {"host": host, "before": None, "after": None, "result": "untouched", "downtime_s": None, "total_s": None}
-    row["detail"] = None
+    row.update(detail=None, phases_s={})
     if not result:
         row["detail"] = "not begun"
         return row
@@ -68,14 +123,17 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
     timings = result.get("timings") or {}
     row["total_s"] = timings.get("total")
     row["downtime_s"] = timings.get("downtime") or None
-    if result.get("unreachable"):
+    row["phases_s"] = {name: timings[name] for name in _PHASES if timings.get(name)}
+    if result.get("hook") == "before_host":
+        row.update(after=row["before"], detail=_first_line(result))
+    elif result.get("unreachable"):
         row.update(result="unreachable", detail=_first_line(result))
     elif result.get("failed"):
         row.update(_failed(result, row["before"]), detail=_first_line(result))
     else:
         served = result.get("served_models") or []
-        row.update(after=", ".join(str(name) for name in served) or model)
-        row.update(_done(result, bool(replaced)))
+        row.update(after=", ".join(str(name) for name in served) or model, detail=_first_line(result))
+        row.update(_succeeded(result, bool(replaced)))
     return row
 
 
@@ -93,7 +151,7 @@ def _failed(result: Mapping[str, Any], before: Optional[str]) -> Dict[str, Any]:
     return {"result": "refused", "after": before}
 
 
-def _done(result: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
+def _succeeded(result: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
     """What a run that succeeded was, in a word."""
     actions = [(action.get("action"), action.get("target")) for action in result.get("actions") or []]
     # A start that took no time is one of check mode.
@@ -124,4 +182,4 @@ class FilterModule:
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
         """The filters of this file by name."""
-        return {"swap_results": swap_results, "swap_rows": swap_rows}
+        return {"swap_failed": swap_failed, "swap_results": swap_results, "swap_rows": swap_rows}

@@ -45,6 +45,12 @@ options:
         C(a) to C(z), digits, dots and underscores made a hyphen. Two names that make one slug can't be services of one host.
     type: str
     required: true
+  deployment:
+    description:
+      - Any other options as one dictionary, as the filter P(gpufleet.vllm.deployment#filter) makes them of an entry of the model
+        catalogue. An option that is given by itself counts more.
+      - The controller takes it apart, and hosts see only options. One value costs a controller with many hosts less than twenty.
+    type: dict
   state:
     description:
       - V(started) declares the files, starts the service unless it runs as declared, and waits until it serves. A running process that
@@ -231,6 +237,12 @@ seealso:
 """
 
 EXAMPLES = r"""
+- name: Serve a model as its entry in the catalogue declares it
+  gpufleet.vllm.vllm_service:
+    name: kimi-k2.5-int4
+    deployment: "{{ vllm_models | gpufleet.vllm.deployment('kimi-k2.5-int4') }}"
+    replace: conflicting
+
 - name: Serve a small model beside it on one more GPU, on loopback only, with a CPU limit
   gpufleet.vllm.vllm_service:
     name: qwen3-0.6b
@@ -442,6 +454,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports impor
 
 ARGUMENT_SPEC = {
     "name": {"type": "str", "required": True},
+    "deployment": {"type": "dict", "no_log": True},
     "state": {"type": "str", "choices": ["started", "stopped", "restarted", "present", "absent"], "default": "started"},
     "enabled": {"type": "bool"},
     "model": {"type": "str"},
@@ -477,13 +490,15 @@ ARGUMENT_SPEC = {
     "model_facts_path": {"type": "path"},
 }
 # How a change is waited for is no part of what is asked for.
-_NOT_ASKED = ("wait", "reconnect_timeout")
-REQUIRED_IF = [("state", state, ("model",)) for state in ("started", "restarted", "present")]
+_NOT_ASKED = ("wait", "reconnect_timeout", "deployment")
+REQUIRED_IF = [("state", state, ("model", "deployment"), True) for state in ("started", "restarted", "present")]
 
 
 def main() -> None:
     """Read the parameters, let the core work, report."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, required_if=REQUIRED_IF, supports_check_mode=True)
+    if module.params["deployment"]:
+        module.fail_json(msg="`deployment` is for the action plugin of this module, which was not used. Give the options themselves.")
     params = {name: value for name, value in module.params.items() if name in ARGUMENT_SPEC and name not in _NOT_ASKED}
     try:
         result = change(params, to_request(params), Ports(), module.check_mode, module.params["wait"])

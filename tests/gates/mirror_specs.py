@@ -32,8 +32,8 @@ EXTRA: dict[str, dict[str, Any]] = {
     },
 }
 
-# Options of a module that are not for people: its action plugin fills them in.
-INTERNAL = {"gpu_reclaim": {"candidates"}}
+# Options that are no variable of the role: its action plugin fills them in, or they stand for all the others.
+INTERNAL = {"gpu_reclaim": {"candidates"}, "vllm_service": {"deployment"}}
 
 # role -> (module, short description, description)
 MIRRORS = {

@@ -141,7 +141,7 @@ def test_the_catalogue_and_the_module_know_the_same_options(collection: Collecti
     taken = {field.option for field in FIELDS.values() if field.option}
     assert sorted(taken - set(options)) == []
     # What the catalogue has no key for is the playbook's to decide.
-    assert set(options) - taken == {"name", "state", "enabled", "replace", "rollback", "wait"}
+    assert set(options) - taken == {"name", "deployment", "state", "enabled", "replace", "rollback", "wait", "reconnect_timeout"}
     assert set(options["guard"]["suboptions"]) == {"enabled", "timeout", "margin_mib"}
 
 

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 from ansible import constants
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
 from ansible.parsing.dataloader import DataLoader
 from ansible.playbook.task import Task
 from ansible.template import Templar
@@ -165,3 +165,14 @@ def test_a_restart_is_not_begun_twice() -> None:
 def test_a_failure_has_what_a_failure_of_the_module_has() -> None:
     result = merged(BEGUN, {"failed": True, "msg": "rolled back", "changed": True}, False)
     assert result["actions"] == [] and result["rolled_back"] is False and result["failed"]
+
+
+def test_a_deployment_is_taken_apart_and_what_is_given_by_itself_counts_more() -> None:
+    task = Task1([BEGUN])
+    task.run({"deployment": {"name": "other", "port": 8001}, "wait": False})
+    assert task.calls[0]["port"] == 8001 and task.calls[0]["name"] == "kimi" and "deployment" not in task.calls[0]
+
+
+def test_a_deployment_that_is_none_is_refused() -> None:
+    with pytest.raises(AnsibleActionFail, match="dictionary of options"):
+        Task1([BEGUN]).run({"deployment": "kimi"})

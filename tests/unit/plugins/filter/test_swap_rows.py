@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.vllm.plugins.filter.swap_rows import swap_results, swap_rows
+from ansible_collections.gpufleet.vllm.plugins.filter.swap_rows import swap_failed, swap_results, swap_rows
 
 OLD, NEW = "vllm-old.service", "vllm-new.service"
 SWAPPED: dict[str, Any] = {
@@ -66,24 +66,58 @@ def test_a_plan_names_its_steps_in_order() -> None:
     assert row(UNCHANGED, plan=True)["plan"] == "nothing to do"
 
 
+PLANNED: dict[str, Any] = {**SWAPPED, "served_models": [], "ready": False}
+BROKEN = {"failed": True, "msg": "The balancer says no.\nMore."}
+
+
 def test_results_tell_what_was_done_from_what_was_only_planned() -> None:
-    planned = {**SWAPPED, "served_models": [], "ready": False}
     hostvars = {
-        "done": {"vllm_service_result": SWAPPED, "swap_model_go": True},
-        "failed": {"vllm_service_result": SWAPPED, "swap_model_go": True, "swap_model_failure": {"failed": True, "msg": "x"}},
-        "stopped_before": {"vllm_service_result": planned, "swap_model_go": False},
-        "nothing_to_do": {"vllm_service_result": UNCHANGED, "swap_model_go": False},
+        "done": {"swap_model_plan": PLANNED, "vllm_service_result": SWAPPED},
+        "failed": {"swap_model_plan": PLANNED, "vllm_service_result": SWAPPED, "swap_model_failure": {"failed": True, "msg": "x"}},
+        "stopped_before": {"swap_model_plan": PLANNED},
+        "nothing_to_do": {"swap_model_plan": UNCHANGED},
+        "of_another_swap": {"swap_model_plan": PLANNED, "vllm_service_result": {**SWAPPED, "unit": OLD}},
+        "lost": {"swap_model_plan": PLANNED, "vllm_service_result": {"unreachable": True, "msg": "Gone."}},
+        "never_there": {"swap_model_plan": {"unreachable": True, "msg": "No route."}},
         "never_reached": {},
     }
     found = swap_results(list(hostvars), hostvars)
     assert found == {
-        "done": SWAPPED, "failed": {"failed": True, "msg": "x"}, "stopped_before": {}, "nothing_to_do": UNCHANGED, "never_reached": {},
+        "done": SWAPPED, "failed": {"failed": True, "msg": "x"}, "stopped_before": {}, "nothing_to_do": UNCHANGED, "of_another_swap": {},
+        "lost": {"unreachable": True, "msg": "Gone."}, "never_there": {"unreachable": True, "msg": "No route."}, "never_reached": {},
     }
-    assert swap_results(["stopped_before"], hostvars, plan=True) == {"stopped_before": planned}
+    assert swap_results(["stopped_before"], hostvars, plan=True) == {"stopped_before": PLANNED}
+    faults = swap_failed(list(hostvars), hostvars)
+    assert list(faults) == ["failed", "lost", "never_there"]
+    assert faults["failed"] == "x" and "Run the same command again" in faults["lost"]
+
+
+def test_a_host_whose_hook_before_failed_is_untouched_and_serves_what_it_did() -> None:
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_service_result": {"skipped": True},
+                          "swap_model_failure": {**BROKEN, "hook": "before_host"}}}
+    found = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
+    assert (found["before"], found["after"], found["result"]) == ("old", "old", "untouched")
+    assert found["detail"] == "before_host failed: The balancer says no."
+    assert swap_failed(["gpu01"], hostvars)["gpu01"].startswith("before_host failed: The balancer")
+
+
+def test_a_host_whose_hook_after_failed_serves_the_new_model_and_is_told_of() -> None:
+    failure = {**BROKEN, "hook": "after_host"}
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_service_result": SWAPPED, "swap_model_failure": failure}}
+    found = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
+    assert (found["after"], found["result"], found["detail"]) == ("new", "swapped", "after_host failed: The balancer says no.")
+    assert "gpu01" in swap_failed(["gpu01"], hostvars)
+
+
+def test_the_phases_are_in_the_row_in_order() -> None:
+    timings = {"total": 9.5, "downtime": 8.0, "load": 7.0, "stop": 1.0, "preflight": 0.2, "drain": 0.0}
+    assert list(row({**SWAPPED, "timings": timings})["phases_s"].items()) == [("preflight", 0.2), ("stop", 1.0), ("load", 7.0)]
 
 
 def test_anything_else_is_refused() -> None:
     with pytest.raises(AnsibleFilterError, match="list of host names"):
         swap_results("gpu01", {})
+    with pytest.raises(AnsibleFilterError, match="list of host names"):
+        swap_failed("gpu01", {})
     with pytest.raises(AnsibleFilterError, match="dictionary of results"):
         swap_rows(["gpu01"], "new")
