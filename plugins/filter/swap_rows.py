@@ -45,7 +45,7 @@ def _plan(variables: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _done(variables: Mapping[str, Any]) -> Dict[str, Any]:
     """The result of the swap itself; {} when this play has not come to it."""
-    result = dict(variables.get("vllm_service_result") or {})
+    result = dict(variables.get("vllm_swap_result") or {})
     unit = _plan(variables).get("unit")
     # Another swap before this one, in the same run, has left its result as well.
     foreign = result.get("unit") and unit and result["unit"] != unit

@@ -72,12 +72,12 @@ BROKEN = {"failed": True, "msg": "The balancer says no.\nMore."}
 
 def test_results_tell_what_was_done_from_what_was_only_planned() -> None:
     hostvars = {
-        "done": {"swap_model_plan": PLANNED, "vllm_service_result": SWAPPED},
-        "failed": {"swap_model_plan": PLANNED, "vllm_service_result": SWAPPED, "swap_model_failure": {"failed": True, "msg": "x"}},
+        "done": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED},
+        "failed": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": {"failed": True, "msg": "x"}},
         "stopped_before": {"swap_model_plan": PLANNED},
         "nothing_to_do": {"swap_model_plan": UNCHANGED},
-        "of_another_swap": {"swap_model_plan": PLANNED, "vllm_service_result": {**SWAPPED, "unit": OLD}},
-        "lost": {"swap_model_plan": PLANNED, "vllm_service_result": {"unreachable": True, "msg": "Gone."}},
+        "of_another_swap": {"swap_model_plan": PLANNED, "vllm_swap_result": {**SWAPPED, "unit": OLD}},
+        "lost": {"swap_model_plan": PLANNED, "vllm_swap_result": {"unreachable": True, "msg": "Gone."}},
         "never_there": {"swap_model_plan": {"unreachable": True, "msg": "No route."}},
         "never_reached": {},
     }
@@ -93,7 +93,7 @@ def test_results_tell_what_was_done_from_what_was_only_planned() -> None:
 
 
 def test_a_host_whose_hook_before_failed_is_untouched_and_serves_what_it_did() -> None:
-    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_service_result": {"skipped": True},
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": {"skipped": True},
                           "swap_model_failure": {**BROKEN, "hook": "before_host"}}}
     found = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
     assert (found["before"], found["after"], found["result"]) == ("old", "old", "untouched")
@@ -103,7 +103,7 @@ def test_a_host_whose_hook_before_failed_is_untouched_and_serves_what_it_did() -
 
 def test_a_host_whose_hook_after_failed_serves_the_new_model_and_is_told_of() -> None:
     failure = {**BROKEN, "hook": "after_host"}
-    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_service_result": SWAPPED, "swap_model_failure": failure}}
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": failure}}
     found = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
     assert (found["after"], found["result"], found["detail"]) == ("new", "swapped", "after_host failed: The balancer says no.")
     assert "gpu01" in swap_failed(["gpu01"], hostvars)
