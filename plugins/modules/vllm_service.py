@@ -410,13 +410,15 @@ preflight:
       type: dict
   sample: {"ok": true, "verdict": "fits", "checks": [{"id": "kv_heads", "status": "pass", "detail": "8 KV heads / 4 = 2", "fix": null}]}
 gpus_before:
-  description: The GPUs of the service before anything was touched, as M(gpufleet.vllm.gpu_memory_facts) has them.
+  description:
+    - The GPUs of the service before anything was touched, as M(gpufleet.vllm.gpu_memory_facts) has them.
+    - When the module fails, only their memory and whose it is, since Ansible prints all of a failure.
   returned: when a service is to run
   type: list
   elements: dict
   sample: []
 gpus_after:
-  description: The service's GPUs at the end.
+  description: The service's GPUs at the end, in the same form.
   returned: when a service is to run
   type: list
   elements: dict

@@ -13,6 +13,7 @@ from .._core.files import read_bytes
 from .._gpu.reader import GpuReader
 from .._gpu.select import resolve
 from .._gpu.types import Gpu
+from .._service.brief import brief_gpus
 from .._service.change_log import COMMITTING, ROLLING_BACK
 from .._service.ports import Ports
 from .._service.request import Request
@@ -92,6 +93,8 @@ class Recovery:
         for name in ("actions", "files", "diff", "serving_before", "gpus_before", "preflight"):
             if name in first:
                 whole[name] = first[name]
+        if result.get("failed") and "gpus_before" in whole:
+            whole["gpus_before"] = brief_gpus(whole["gpus_before"])
         whole["timings"] = dict(first.get("timings") or {}, **(result.get("timings") or {}))
         whole["timings"]["total"] = round(max(0.0, self._ports.clock.time() - record.at), 3)
         if record.stage == COMMITTING and result.get("failed") and "status" not in result:

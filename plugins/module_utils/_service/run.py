@@ -14,6 +14,7 @@ from .._core.files import FileChange, diff_of
 from .._core.host_lock import HostLock
 from .._gpu.reader import GpuReader
 from .._preflight.report import Report, line_of
+from .brief import brief_gpus
 from .change_log import ChangeLog
 from .look import Look, look
 from .memory import as_now
@@ -42,6 +43,12 @@ class ServiceResult:
     def warnings(self) -> Tuple[str, ...]:
         """What the operator should hear although nothing failed."""
         return tuple(self.outcome.warnings)
+
+    def to_failure(self, diff: bool = False) -> Dict[str, Any]:
+        """The same beside a failure's message: of the GPUs only what tells who has their memory."""
+        result = self.to_result(diff)
+        result.update({name: brief_gpus(result[name]) for name in ("gpus_before", "gpus_after") if name in result})
+        return result
 
     def to_result(self, diff: bool = False) -> Dict[str, Any]:
         """The module's result, with the names of its RETURN."""
@@ -154,7 +161,7 @@ class Run:
             outcome.warnings.extend(line_of(check) for check in self._report.notable if check.status == "warn" or not refuses)
         outcome.timings["preflight"] = round(ports.clock.monotonic() - self._begun, 3)
         if self._report is not None and self._report.failed and refuses:
-            raise GpuFleetError(refusal(request, self._report), **self.result(False).to_result())
+            raise GpuFleetError(refusal(request, self._report), **self.result(False).to_failure())
 
     @property
     def preflight(self) -> Optional[Dict[str, Any]]:
@@ -185,7 +192,7 @@ class Run:
         try:
             transaction.run()
         except GpuFleetError as exc:
-            told = self.result(self.outcome.touched).to_result(diff=True)
+            told = self.result(self.outcome.touched).to_failure(diff=True)
             told.update(exc.result)
             told["warnings"] = list(self.outcome.warnings)
             raise GpuFleetError(exc.msg, **told) from exc

@@ -88,6 +88,7 @@ def test_what_fails_in_the_job_fails_in_the_module_with_all_that_is_known(host: 
     done = host.module(env={"HINT": "broken"})
     assert done["failed"] and done["rolled_back"] and "Rolled back: %s serves old again" % OLD in done["msg"]
     assert done["diagnosis"] and done["timings"]["downtime"] > 0
+    assert done["gpus_before"] and all("free_mib" in gpu and "pci_bus_id" not in gpu for gpu in done["gpus_before"] + done["gpus_after"])
     assert host.serving() == [OLD] == host.at_boot()
 
 
