@@ -87,11 +87,18 @@ def _left(result: Mapping[str, Any]) -> Optional[str]:
 def _holders(held: Mapping[str, Any]) -> str:
     if held.get("verdict") == "unreadable":
         return "can't be read (%s: %s)" % (held.get("state"), held.get("error") or "no detail")
-    units = sorted({str(each["unit"]) for each in held.get("holders") or [] if each.get("unit") and held.get("verdict") == "in_use"})
-    if units:
-        return "in use by %s" % ", ".join(units)
+    if held.get("verdict") == "in_use":
+        return "in use by %s" % ", ".join(sorted({_user_of(each) for each in held.get("holders") or []}))
     holders = ["%s pid %s: %s" % (each.get("name"), each.get("pid"), each.get("reason")) for each in held.get("holders") or []]
     return "; ".join(holders) or "held by no process that can be seen"
+
+
+def _user_of(holder: Mapping[str, Any]) -> str:
+    """Who uses a GPU by right: a service by its name, any other process with the reason why it is left alone."""
+    unit = str(holder.get("unit") or "")
+    if unit.endswith(".service"):
+        return unit
+    return "%s pid %s (%s)" % (holder.get("name"), holder.get("pid"), holder.get("reason"))
 
 
 def _first_line(result: Mapping[str, Any]) -> Optional[str]:

@@ -209,13 +209,40 @@ def test_a_unit_that_nothing_ends_is_named(on: Programs) -> None:
         assert "Unit vllm-neighbour.service could not be stopped" in result["msg"]
 
 
+# comm has room for 15 characters; the fabric manager of NVSwitch machines is nv-fabricmanager, its unit nvidia-fabricmanager
+PROTECTED = ("nvidia-persiste", "Xorg", "nv-hostengine", "nvidia-cuda-mps", "nv-fabricmanage")
+
+
 def test_protected_daemons_are_left_alone(on: Programs) -> None:
-    daemons = [on.job([gpu], 3000, name) for gpu, name in enumerate(("nvidia-persiste", "Xorg", "nv-hostengine", "nvidia-cuda-mps"))]
+    daemons = [on.job([gpu], 3000, name) for gpu, name in enumerate(PROTECTED)]
     result = reclaim(on.host, scope="all", timeout=6)
     assert result["failed"] and not result["changed"]
     assert {each["pid"]: each["reason"].split(":")[0] for each in result["left_alone"]} == {each.pid: "protected" for each in daemons}
     assert all(on.alive(each.pid) for each in daemons)
     assert reclaim(on.host, scope="all", max_used_mib=4096)["freed"]
+
+
+def test_the_fabric_managers_unit_is_never_stopped(on: Programs) -> None:
+    """Without it no GPU of an NVSwitch machine starts anything any more. Its unit is left alone also when it is named."""
+    manager = on.service("vllm-fabric", [0], 3000, "nv-fabricmanager", properties=("Restart=on-failure",))
+    before = on.host.systemctl_show(manager.unit, ("InvocationID", "MainPID"))
+    for scope in ({"scope": "all"}, {"scope": "services", "services": [manager.unit]}):
+        result = reclaim(on.host, timeout=5, **scope)
+        assert result["failed"] and not result["changed"] and "NVLink fabric management" in result["msg"]
+    assert on.host.systemctl_show(manager.unit, ("InvocationID", "MainPID")) == before
+
+
+def test_a_mig_instance_is_no_selection_and_the_whole_gpu_is(on: Programs) -> None:
+    on.host.gpu.preset("mig")
+    facts = reclaim(on.host, gpus=[0], max_used_mib=4096)
+    devices = facts["gpus_after"][0]["mig_devices"]
+    assert facts["freed"] and len(devices) == 3
+    worker = on.orphan([0], 9000)
+    refused = reclaim(on.host, gpus=[devices[0]["uuid"]])
+    assert refused["failed"] and not refused["changed"] and on.alive(worker.pid)
+    assert refused["msg"].startswith(f"Nothing was touched. {devices[0]['uuid']} is a MIG instance of GPU 0.")
+    result = reclaim(on.host, gpus=[0], max_used_mib=4096)
+    assert result["freed"] and [each["pid"] for each in result["signalled"]] == [worker.pid]
 
 
 def test_protect_users_and_min_age(on: Programs) -> None:
@@ -502,6 +529,47 @@ def test_a_bad_request_is_refused_once_before_any_host_is_touched(lab: Lab, faul
     assert set(ran.recap) == {"localhost"}, "no host was asked"
 
 
+def test_hosts_with_windows_or_virtual_machines_behind_the_gpu(lab: Lab, tmp_path: Path) -> None:
+    """WSL lists processes of Windows, and no memory of any; a vGPU host lists its tenants. Neither's are ours to end."""
+    wsl, tenants = (Programs(lab.hosts[name]) for name in ("gpu01", "gpu02"))
+    for on in (wsl, tenants):
+        on.host.reset()
+    wsl.host.gpu.preset("wsl")
+    tenants.host.gpu.set(0, virtualization_mode=3)
+    guest = tenants.job([0], 24000, "vgpu")
+    orphan = tenants.orphan([1])
+    arguments = ("--limit", "localhost,gpu01,gpu02", "-e", json.dumps({"gpu_reclaim_timeout": 6, "scope": "all"}))
+    ran = playbook("gpu_cleanup", *arguments, reports=tmp_path).expect(2)
+    print(ran.out)
+    results, rows = (ran.report or {})["hosts"], {row["host"]: row for row in (ran.report or {})["rows"]}
+    assert results["gpu01"]["signalled"] == [] and not results["gpu01"]["freed"]
+    assert rows["gpu01"]["result"] == "DIRTY" and "another PID namespace" in rows["gpu01"]["left"]
+    assert [each["pid"] for each in results["gpu02"]["signalled"]] == [orphan.pid] and tenants.alive(guest.pid)
+    assert rows["gpu02"]["result"] == "freed, in use"
+    assert rows["gpu02"]["left"] == f"GPU 0 (24002 MiB): in use by vgpu pid {guest.pid} (protected: virtual machine or vGPU tenant)"
+    # What Windows' desktop takes is the host's idle state: who says how much that is has a clean host.
+    wide = json.dumps({"gpu_reclaim_max_used_mib": 2048})
+    again = playbook("gpu_cleanup", "--limit", "localhost,gpu01", "-e", wide, reports=tmp_path).expect(0)
+    assert [row["result"] for row in (again.report or {})["rows"]] == ["clean"]
+    for on in (wsl, tenants):
+        on.host.reset()
+
+
+def test_a_host_without_the_gpu_that_was_asked_for_is_refused_alone(lab: Lab, tmp_path: Path) -> None:
+    for name in ("gpu01", "gpu02"):
+        lab.hosts[name].reset()
+    lab.hosts["gpu01"].gpu.preset("wsl")
+    arguments = ("--limit", "localhost,gpu01,gpu02", "-e", json.dumps({"gpu_reclaim_gpus": [0, 5]}))
+    ran = playbook("gpu_cleanup", *arguments, reports=tmp_path).expect(2)
+    rows = {row["host"]: (row["result"], row["left"]) for row in (ran.report or {})["rows"]}
+    assert rows == {
+        "gpu01": ("FAILED", "Nothing was touched. GPU '5' is not on this host: its driver shows GPU 0 (8 are on the PCI bus: look for "
+                  "Xid lines in the kernel log)."),
+        "gpu02": ("clean", None),
+    }
+    lab.hosts["gpu01"].reset()
+
+
 def test_a_host_that_cannot_be_reached_fails_alone(lab: Lab) -> None:
     host = lab.hosts["gpu02"]
     host.cut_network()
@@ -518,5 +586,9 @@ def test_five_hundred_random_trees() -> None:
     # One forest for every run, so that a red run can be run again: the one in which a unit was stopped although a container ran
     # in it. GPUFLEET_TREE_SEED grows another.
     forest = grow(500, seed=int(os.environ.get("GPUFLEET_TREE_SEED", "1795976874")))
-    print(f"{forest.ended} processes ended, {forest.spared} spared, {forest.units} units stopped")
+    print(
+        f"{forest.ended} processes ended, {forest.spared} spared ({forest.reused} of them with a pid that was another's),"
+        f" {forest.zombies} zombies named, {forest.units} units stopped ({forest.users_units} of them users')"
+    )
     assert forest.ended >= 100 and forest.spared >= 500 and forest.units >= 25
+    assert forest.reused >= 25 and forest.zombies >= 10 and forest.users_units >= 1

@@ -135,6 +135,29 @@ def test_what_a_timer_starts_again_is_reported_with_the_timer(on: Programs) -> N
     assert reclaim(on.host, scope="services", services=["train"])["freed"]
 
 
+# Connections that wait at the socket, or a file that is there, start the unit again in the moment in which it is down.
+ACTIVATED = {
+    "socket": ("[Socket]\nListenStream=127.0.0.1:4711\n", "while :; do (exec 3<>/dev/tcp/127.0.0.1/4711) 2>/dev/null; sleep 0.1; done"),
+    "path": ("[Path]\nPathExists=/run/train.wanted\n", "touch /run/train.wanted; sleep 600"),
+}
+
+
+@pytest.mark.parametrize("kind", ACTIVATED)
+def test_what_a_socket_or_a_path_starts_again_is_reported_with_it(on: Programs, kind: str) -> None:
+    text, caller = ACTIVATED[kind]
+    unit(on, "train.service", holding(on, 0))
+    unit(on, f"train.{kind}", text)
+    on.host.run(f"systemctl start train.{kind}")
+    on.host.run(["systemd-run", "--quiet", "--unit=train-caller", "bash", "-c", caller])
+    held(on, 0)
+    result = reclaim(on.host, scope="services", services=["train"], settle=2, timeout=25)
+    assert result["failed"] and not result["freed"], result
+    assert f"started again each time it is stopped, by train.{kind}" in result["msg"]
+    assert on.host.systemctl_show(f"train.{kind}", ("ActiveState",))["ActiveState"] == "active", "it must not have run into its limit"
+    on.host.run(f"systemctl stop train-caller train.{kind}; rm -f /run/train.wanted")
+    assert reclaim(on.host, scope="services", services=["train"])["freed"]
+
+
 def test_a_unit_that_takes_an_innocent_one_along_is_left_alone(on: Programs) -> None:
     unit(on, "train.service", holding(on, 0))
     unit(on, "neighbour.service", "[Unit]\nBindsTo=train.service\nAfter=train.service\n" + holding(on, 4))

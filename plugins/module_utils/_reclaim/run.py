@@ -27,7 +27,7 @@ from .reset import reset_gpus
 from .result import ReclaimResult, of_run, planned
 from .shm import find_stale, remove
 from .survey import notes, shm_owners, unkillable
-from .types import Done, Plan, ShmEntry, UnitView, View
+from .types import Done, Plan, ShmEntry, UnitKey, UnitView, View
 
 # How often somebody may start anew what was ended before this gives up and names it.
 _ROUNDS = 3
@@ -181,17 +181,23 @@ class _Run:
 
     def _revived(self) -> List[UnitView]:
         """Units that were stopped as often as it makes sense and run again."""
-        return [stop.unit for stop in self.plan.stops if self.done.attempts.get(stop.unit.key, 0) >= _ROUNDS]
+        return [stop.unit for stop in self.plan.stops if self._comes_back(stop.unit.key)]
+
+    def _comes_back(self, key: UnitKey) -> bool:
+        stopped = self.done.stopped.get(key)
+        return self.done.attempts.get(key, 0) >= _ROUNDS or (stopped is not None and stopped.restarted)
 
     def _held(self) -> List[Held]:
         fates = {key: "survived SIGKILL" for key, each in self.done.signalled.items() if each.outcome == "survived"}
         fates.update({key: skip.reason for key, skip in self.done.refused.items()})
         for holder in self.view.holders:
             stopped = None if holder.unit is None else self.done.stopped.get(holder.unit)
-            if stopped is not None and not stopped.ok:
-                fates[holder.identity] = "its unit was stopped, and it survived SIGKILL"
-            elif stopped is not None and self.done.attempts.get((stopped.unit, stopped.uid), 0) >= _ROUNDS:
+            if stopped is None:
+                continue
+            if self._comes_back((stopped.unit, stopped.uid)):
                 fates[holder.identity] = "its unit is started again each time it is stopped"
+            elif not stopped.ok:
+                fates[holder.identity] = "its unit was stopped, and it survived SIGKILL"
         return what_is_held(self.view, self.plan, self.limits, fates)
 
     def _stale(self) -> List[ShmEntry]:

@@ -35,7 +35,8 @@ def unkillable(view: View, done: Done, ports: Ports) -> List[Unkillable]:
 
 def notes(view: View, done: Done, revived: Sequence[UnitView], held: Sequence[Held], ports: Ports) -> List[str]:
     """What else the failure message has to say: units that would not stop, what came back, suspects, resets that failed."""
-    said = ["Unit %s could not be stopped: %s" % (each.unit, each.detail) for each in done.stopped.values() if not each.ok]
+    said = ["Unit %s could not be stopped: %s" % (each.unit, each.detail) for each in done.stopped.values()
+            if not each.ok and not each.restarted]
     said += ["Unit %s is started again each time it is stopped, by %s" % (unit.label, _reviver(unit, ports)) for unit in revived]
     said += _suspects(view, held, ports)
     return said + ["GPU %d: %s" % (each.gpu, each.detail) for each in done.resets if each.detail is not None]

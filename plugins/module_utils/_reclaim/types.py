@@ -158,7 +158,8 @@ class StoppedUnit:
 
     ``result`` is ``stopped`` (it ended by itself when asked), ``killed`` (it had to be killed as a whole), ``swept`` (processes
     that outlived the unit were ended one by one), ``inactive`` (nothing ran) or ``failed`` (it still runs, or ``survivors``
-    do, as ``detail`` says). ``would_stop`` is check mode's. ``uid`` names the user manager of a user unit.
+    do, as ``detail`` says). ``would_stop`` is check mode's. ``uid`` names the user manager of a user unit. ``restarted``: it runs
+    because somebody starts it again each time it is stopped.
     """
 
     unit: str
@@ -167,6 +168,7 @@ class StoppedUnit:
     survivors: Tuple[int, ...] = ()
     uid: Optional[int] = None
     detail: Optional[str] = None
+    restarted: bool = False
 
     @property
     def changed(self) -> bool:

@@ -27,6 +27,9 @@ _POLL_S = 0.05
 KILL_WAIT_S = 5.0
 _KILL_AGAIN_S = 1.0
 _ASK_AGAIN_S = 1.0
+# How often somebody may start a unit again while it is being stopped. One more, and systemd's own limit (five starts in ten seconds)
+# would put the unit, and the socket or path that starts it, out of service for good.
+_RESTARTS = 2
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,24 @@ class _Stopping:
         self.asked_at: Optional[float] = None
         self.killed_at: Optional[float] = None
         self.last_kill = 0.0
+        # The run of the unit that is being stopped, and since when; a later one has its own grace.
+        self.invocation = ""
+        self.since = started
+        self.restarts = 0
         self.was_killed = False
         self.result: Optional[StoppedUnit] = None
 
-    def finish(self, result: str, now: float, survivors: Tuple[int, ...] = (), detail: Optional[str] = None) -> None:
-        self.result = StoppedUnit(self.ref.unit, result, now - self.started, survivors, self.ref.uid, detail)
+    def finish(
+        self, result: str, now: float, survivors: Tuple[int, ...] = (), detail: Optional[str] = None, restarted: bool = False
+    ) -> None:
+        self.result = StoppedUnit(self.ref.unit, result, now - self.started, survivors, self.ref.uid, detail, restarted)
+
+    def started_again(self, status: UnitStatus) -> bool:
+        """Whether this is another run of the unit than the one that was asked to stop."""
+        if not status.invocation_id or status.invocation_id == self.invocation:
+            return False
+        again, self.invocation = bool(self.invocation), status.invocation_id
+        return again
 
 
 def stop_units(
@@ -77,7 +93,9 @@ def stop_units(
 def _ask(task: _Stopping, clock: Clock) -> None:
     ref = task.ref
     try:
-        if ref.systemd.status(ref.unit).inactive:
+        status = ref.systemd.status(ref.unit)
+        task.started_again(status)
+        if status.inactive:
             left = ref.systemd.cgroup_pids(ref.unit)
             if not left:
                 task.finish("inactive", clock.monotonic())
@@ -113,12 +131,19 @@ def _step(task: _Stopping, status: UnitStatus, stop_timeout: float, clock: Clock
         task.was_killed = task.killed_at is not None or status.result == "timeout"
         _sweep(task, stop_timeout, clock, root)
         return
+    if task.started_again(status):
+        task.restarts += 1
+        if task.restarts > _RESTARTS:
+            task.finish("failed", now, detail="it is started again each time it is stopped", restarted=True)
+            return
+        task.since, task.asked_at, task.killed_at = now, None, None
     try:
-        if status.active_state == "active" and (task.asked_at is None or now - task.asked_at >= _ASK_AGAIN_S) and not status.job:
+        up = status.active_state in ("active", "activating", "reloading")
+        if up and (task.asked_at is None or (now - task.asked_at >= _ASK_AGAIN_S and not status.job)):
             ref.systemd.stop(ref.unit, no_block=True)  # somebody started it meanwhile
             task.asked_at = now
         if task.killed_at is None:
-            if now - task.started >= stop_timeout:
+            if now - task.since >= stop_timeout:
                 ref.systemd.kill(ref.unit, "SIGKILL", "all")
                 task.killed_at = task.last_kill = now
         elif now - task.killed_at >= KILL_WAIT_S:

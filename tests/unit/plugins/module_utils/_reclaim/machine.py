@@ -34,6 +34,7 @@ class Claim:
     gpu: int
     mib: int
     flags: Dict[str, object]
+    listed_for: Optional[int] = None
     released_at: Optional[float] = None
 
 
@@ -63,13 +64,19 @@ class Machine:
             self.claim(child.pid, index, mib, None, **flags)
         return child.pid
 
-    def claim(self, pid: int, index: int, mib: int, ticks: Optional[int] = None, **flags: object) -> None:
-        """Let a process hold memory: one that is there, or with ``ticks`` one that may have ended."""
+    def claim(
+        self, pid: int, index: int, mib: int, ticks: Optional[int] = None, listed_for: Optional[int] = None, **flags: object
+    ) -> None:
+        """Let a process hold memory: one that is there, or with ``ticks`` one that may have ended.
+
+        With ``listed_for`` the driver goes on listing the pid as long as a process has it that started at ``ticks``, a zombie
+        too; what it lists was a process that started at ``listed_for``.
+        """
         if ticks is None:
             info = read_process(pid)
             assert info is not None
             ticks = info.start_ticks
-        self.claims.append(Claim(pid, ticks, index, mib, flags))
+        self.claims.append(Claim(pid, ticks, index, mib, flags, listed_for))
 
     def alive(self, pid: int) -> bool:
         """Whether one of our processes still runs."""
@@ -83,7 +90,8 @@ class Machine:
         listed: Dict[int, List[GpuProcess]] = {index: [] for index in used}
         for claim in self.claims:
             info = read_process(claim.pid)
-            living = info is not None and not info.zombie and info.start_ticks == claim.ticks
+            there = info is not None and info.start_ticks == claim.ticks
+            living = there and info is not None and (claim.listed_for is not None or not info.zombie)
             if not living and claim.released_at is None:
                 claim.released_at = now + self.delay
             if claim.released_at is not None and now >= claim.released_at:
@@ -97,7 +105,8 @@ class Machine:
     def _entry(claim: Claim, comm: str, uid: int) -> GpuProcess:
         values: Dict[str, object] = {"type": "C", "used_mib": claim.mib, "name": comm, "user": str(uid), "proven": True}
         values.update(claim.flags)
-        return GpuProcess(pid=claim.pid, start_ticks=claim.ticks, uid=uid, **values)  # type: ignore[arg-type]
+        ticks = claim.ticks if claim.listed_for is None else claim.listed_for
+        return GpuProcess(pid=claim.pid, start_ticks=ticks, uid=uid, **values)  # type: ignore[arg-type]
 
     def released(self) -> float:
         """When the last memory came back (monotonic seconds)."""

@@ -5,7 +5,8 @@
 
 A line is a JSON list of processes: {"parent": index or null, "name": short name, "deaf": bool, "reaps": bool, "session": bool (leads a
 session of its own), "threads": number of further threads, "forks": bool (forks a child when it is told to end), "stopped": bool
-(stops itself), "leaves": seconds after which it ends by itself, or null}. The answer is a JSON list of their pids. Every process, and
+(stops itself), "leaves": seconds after which it ends by itself, or null, "zombie": bool (has ended when its pid is told, and its
+parent, where that does not reap, leaves it a zombie)}. The answer is a JSON list of their pids. Every process, and
 every child that one forks, writes a line "pid signal" to the log when a SIGTERM reaches it, and ends then unless it is deaf. "end"
 ends what still lives of the last tree.
 """
@@ -48,6 +49,8 @@ def _live(tree: List[Dict[str, Any]], index: int, report: int, log: int) -> NoRe
     for _number in range(me["threads"]):
         threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
     os.write(report, b"%d %d\n" % (index, os.getpid()))
+    if me["zombie"]:
+        os._exit(0)
     if me["leaves"] is not None:
         time.sleep(me["leaves"])
         os._exit(0)

@@ -263,6 +263,23 @@ def test_a_unit_that_something_starts_again_and_again_is_reported(machine: Machi
     assert machine.systemd.log.count(("stop", unit)) == 3
 
 
+def test_a_unit_that_is_never_down_because_its_socket_starts_it_is_reported(machine: Machine) -> None:
+    unit = "vllm-a.service"
+    in_unit(machine, unit, machine.spawn(vllm=True))
+    machine.systemd.units[unit] = active(unit, 100, invocation_id="run0")
+    machine.systemd.triggers[unit] = ["train.socket"]
+
+    def start(_unit: str) -> None:
+        machine.systemd.units[unit] = active(unit, 100, invocation_id="run%d" % len(machine.systemd.log))
+
+    machine.systemd.on_stopped = start
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, scope="services", services=(unit,), timeout=20.0)
+    assert "Unit %s is started again each time it is stopped, by train.socket: stop that first" % unit in caught.value.msg
+    assert "could not be stopped" not in caught.value.msg and "SIGKILL" not in caught.value.msg
+    assert machine.systemd.log == [("stop", unit)] * 3 and not caught.value.result["reboot_required"]
+
+
 def test_a_deaf_process_is_killed_and_one_that_survives_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "KILL_WAIT_S", 0.2)
     pid = machine.spawn(DEAF, **ORPHAN)

@@ -72,6 +72,26 @@ def test_a_unit_that_survives_even_that_is_reported_in_time() -> None:
     assert manager.log.count(("kill", UNIT)) > 1, "what forked while it was being killed is killed again"
 
 
+@pytest.mark.parametrize(("starts", "result"), [(1, "stopped"), (2, "stopped"), (3, "failed"), (99, "failed")])
+def test_a_unit_that_is_started_again_at_once_is_stopped_again_but_not_until_systemds_limit(starts: int, result: str) -> None:
+    """By its socket, say: its connections wait, so it is never seen down. Five starts would put unit and socket out of service."""
+    clock = FakeClock()
+    manager = systemd(clock, a=Behaviour(after=0.1))
+    manager.units[UNIT] = active(UNIT, invocation_id="run0")
+    started: list[str] = []
+
+    def start(_unit: str) -> None:
+        if len(started) < starts:
+            started.append("run%d" % (len(started) + 1))
+            manager.units[UNIT] = active(UNIT, invocation_id=started[-1])
+
+    manager.on_stopped = start
+    stopped = stop_unit(manager, UNIT, 20.0, clock)  # type: ignore[arg-type]
+    assert (stopped.result, stopped.restarted, len(started)) == (result, result == "failed", min(starts, 3))
+    assert stopped.changed and ("kill", UNIT) not in manager.log, "each run has its whole grace"
+    assert stopped.seconds < 3.0
+
+
 def test_a_unit_that_does_not_run_is_left_as_it_is() -> None:
     clock = FakeClock()
     manager = FakeSystemd(clock)

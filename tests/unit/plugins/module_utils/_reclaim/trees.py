@@ -41,8 +41,11 @@ PROTECTED_NAMES = ("Xorg", "nvidia-persiste", "nvidia-smi", "sshd", "containerd-
 NAMES = ("VLLM::EngineCor", "VLLM::Worker_TP", "python3", "train", "ray::RayWorkerWr") + PROTECTED_NAMES[:2]
 UNITS = ("vllm-a.service", "train.service", "sshd.service")
 HOST_UNIT = "sshd.service"
+# A unit of a user's own manager; no request names it, since `services` are the system's.
+USER_UNIT = "notebook.service"
+USER_UID = 4242
 # What the nursery is told of a process.
-_PLANTED = ("parent", "name", "deaf", "reaps", "session", "threads", "forks", "stopped", "leaves")
+_PLANTED = ("parent", "name", "deaf", "reaps", "session", "threads", "forks", "stopped", "leaves", "zombie")
 
 
 @dataclass
@@ -65,6 +68,8 @@ class Member:
     stopped: bool = False
     leaves: Optional[float] = None
     nested: str = ""
+    zombie: bool = False
+    reused: bool = False
     pid: int = 0
     ticks: int = 0
 
@@ -73,6 +78,12 @@ class Member:
         """Whether it still runs."""
         info = read_process(self.pid)
         return info is not None and not info.zombie and info.start_ticks == self.ticks
+
+    @property
+    def unreaped(self) -> bool:
+        """Whether it has ended and is still there."""
+        info = read_process(self.pid)
+        return info is not None and info.zombie and info.start_ticks == self.ticks
 
 
 @dataclass
@@ -123,6 +134,7 @@ def make_case(rng: random.Random) -> Case:
     if rng.random() < 0.2:
         case.chosen = {index for index in range(len(members)) if rng.random() < 0.6}
     _vary(rng, members)
+    _vary_more(rng, case)
     return case
 
 
@@ -137,13 +149,32 @@ def _vary(rng: random.Random, members: List[Member]) -> None:
         member.nested = rng.choice(["", "", "/payload", "/a.slice/worker-1.scope"])
 
 
+def _vary_more(rng: random.Random, case: Case) -> None:
+    """Users' units, zombies that the driver still lists, and pids that mean another process than the one the driver saw."""
+    if rng.random() < 0.5:
+        case.down.add(USER_UNIT)
+    for index, member in enumerate(case.members):
+        kind = rng.random()
+        has_children = any(other.parent == index for other in case.members)
+        if kind < 0.25 and member.unit is None:
+            member.unit = USER_UNIT
+        elif kind < 0.35 and member.parent is not None and not has_children:
+            keeper = case.members[member.parent]
+            # A parent that leaves, or stops before it could, would have it reaped in the middle of the run.
+            if keeper.leaves is None and not keeper.zombie:
+                keeper.reaps = False
+                member.zombie, member.leaves, member.stopped = True, None, False
+        elif kind < 0.42 and member.leaves is None:
+            member.reused = True
+
+
 # What must hold, from the contract's words alone.
 
 
 def untouchable(case: Case, member: Member) -> bool:
     """Never to be ended, whatever the scope: protected, in a container, or not proven."""
     request = case.request
-    if member.name in PROTECTED_NAMES or not member.proven:
+    if member.name in PROTECTED_NAMES or not member.proven or member.reused:
         return True
     for pattern in request.protect:
         kind, _colon, glob = pattern.partition(":")
@@ -165,7 +196,8 @@ def unit_may_be_stopped(case: Case, unit: str) -> bool:
     if unit in case.down or unit == HOST_UNIT or request.scope == "orphans":
         return False
     # One that leaves by itself speaks for its unit only as long as it is there.
-    inside = [member for member in case.members if member.unit == unit and member.leaves is None]
+    staying = [member for member in case.members if member.leaves is None and not member.zombie and not member.reused]
+    inside = [member for member in staying if member.unit == unit]
     if any(member.name in PROTECTED_NAMES for member in inside):
         return False
     if any(untouchable(case, member) and member.proven for member in inside):
@@ -179,7 +211,7 @@ def unit_may_be_stopped(case: Case, unit: str) -> bool:
 
 def inside_scope(case: Case, member: Member) -> bool:
     """Whether this process itself is to be ended by a signal."""
-    if not member.gpus & selected(case) or untouchable(case, member) or member.container or filtered(case, member):
+    if member.zombie or not member.gpus & selected(case) or untouchable(case, member) or member.container or filtered(case, member):
         return False
     runs = member.unit is not None and member.unit not in case.down
     if case.request.scope == "all":
@@ -203,6 +235,7 @@ class Forest:
             [sys.executable, "-S", script, str(self.log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.ended = self.spared = self.units = self.left = 0
+        self.zombies = self.reused = self.users_units = 0
 
     def close(self) -> None:
         """End everything."""
@@ -238,16 +271,20 @@ class Forest:
         by_pid = {member.pid: member for member in case.members}
         for member in case.members:
             for index in member.gpus:
+                # A process of before had the pid; it started seven ticks earlier.
+                listed_for = member.ticks - 7 if member.reused else member.ticks if member.zombie else None
                 machine.claim(
-                    member.pid, index, 100, member.ticks, vllm=member.vllm, orphan=member.orphan, proven=member.proven, name=member.name
+                    member.pid, index, 100, member.ticks, listed_for,
+                    vllm=member.vllm, orphan=member.orphan, proven=member.proven, name=member.name,
                 )
-        for unit in UNITS:
-            pids = [member.pid for member in case.members if member.unit == unit]
+        users = FakeSystemd(Clock())
+        for unit in (*UNITS, USER_UNIT):
+            manager = users if unit == USER_UNIT else machine.systemd
             if unit not in case.down:
-                machine.systemd.units[unit] = active(unit, main_pid=1_000_000)
-                machine.systemd.behaviours[unit] = Behaviour(after=0.0)
-            machine.systemd.members[unit] = pids
-        machine.systemd.on_stopped = lambda unit: self._stopped(case, unit)
+                manager.units[unit] = active(unit, main_pid=1_000_000)
+                manager.behaviours[unit] = Behaviour(after=0.0)
+            manager.members[unit] = [member.pid for member in case.members if member.unit == unit]
+            manager.on_stopped = lambda name: self._stopped(case, name)
         request = case.request
         if case.chosen is not None:
             chosen = [case.members[index] for index in sorted(case.chosen)]
@@ -259,11 +296,13 @@ class Forest:
             if member is None:
                 return "0::/\n"
             path = "/system.slice/%s%s" % (member.unit, member.nested) if member.unit else ""
+            if member.unit == USER_UNIT:
+                path = "/user.slice/user-%d.slice/user@%d.service/app.slice/%s%s" % (USER_UID, USER_UID, member.unit, member.nested)
             return "0::%s/%s\n" % (path, "docker-%s.scope" % ("ab" * 32) if member.container else "")
 
         with mock.patch.object(looking, "cgroup_text", cgroup), mock.patch.object(os, "geteuid", lambda: 0):
             try:
-                return reclaim(request, machine.ports()).to_result()
+                return reclaim(request, machine.ports(user_systemd=lambda uid: users)).to_result()
             except GpuFleetError as exc:
                 return dict(exc.result, msg=exc.msg)
             finally:
@@ -283,7 +322,7 @@ class Forest:
     def _judge(self, case: Case, result: Dict[str, Any]) -> None:
         told = {int(line.split()[0]) for line in self.log.read_text().splitlines()}
         stopped = {each["unit"] for each in result["stopped_units"]}
-        allowed = {unit for unit in UNITS if unit_may_be_stopped(case, unit)}
+        allowed = {unit for unit in (*UNITS, USER_UNIT) if unit_may_be_stopped(case, unit)}
         assert stopped <= allowed, "units stopped outside the scope: %s" % (stopped - allowed)
         signalled = {each["pid"] for each in result["signalled"]}
         named = {each["pid"] for each in result["left_alone"] + result["unkillable"]}
@@ -292,7 +331,13 @@ class Forest:
         for member in case.members:
             if member.unit in stopped:
                 continue
-            if member.leaves is not None:
+            if member.zombie:
+                assert member.pid not in told | signalled, "pid %d, a zombie, was signalled" % member.pid
+                # One that is still there at the end was there all the time, and was on a GPU that was asked for.
+                if member.unreaped and member.gpus & selected(case):
+                    assert member.pid in named, "pid %d, a zombie, was not named" % member.pid
+                    self.zombies += 1
+            elif member.leaves is not None:
                 # It may have gone before the look, between look and signal, or not yet: only who is outside is spared for sure.
                 assert inside_scope(case, member) or member.pid not in told | signalled
                 self.left += 1
@@ -304,9 +349,12 @@ class Forest:
                 assert member.pid not in told, "pid %d (%s) outside the scope was signalled" % (member.pid, member.name)
                 assert member.pid not in signalled
                 self.spared += 1
+                self.reused += member.reused
         for unit in stopped:
             self.units += 1
-            assert any(member.unit == unit and member.gpus & selected(case) for member in case.members) or unit in case.request.units
+            self.users_units += unit == USER_UNIT
+            speaking = [member for member in case.members if member.unit == unit and not member.zombie and not member.reused]
+            assert any(member.gpus & selected(case) for member in speaking) or unit in case.request.units
 
 
 def _with_candidates(request: ReclaimRequest, candidates: Any) -> ReclaimRequest:
