@@ -61,7 +61,7 @@ class Machine:
         child.stdout.readline()
         self.children.append(child)
         for index in gpus:
-            self.claim(child.pid, index, mib, None, **flags)
+            self.claim(child.pid, index, mib, None, None, **flags)
         return child.pid
 
     def claim(
