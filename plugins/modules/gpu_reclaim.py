@@ -367,17 +367,17 @@ held:
   sample: []
 lock_holder:
   description: Who changes the services of this host at this moment, so that nothing was ended.
-  returned: when another run has the lock of the host
+  returned: when another run changes services on the host
   type: dict
   contains:
     pid:
-      description: The process id of that run on the host.
+      description: The process id of that run on the host, 0 while the job of a change is between two tries.
       type: int
     purpose:
-      description: The module, with what it was asked for.
+      description: The module with what it was asked for, or the unit of a job between two tries.
       type: str
     since:
-      description: Since when, in seconds since the epoch.
+      description: Since when, in seconds since the epoch. Not there for a job between two tries.
       type: float
   sample: {"pid": 4711, "purpose": "vllm_service started kimi-k2.5", "since": 1796000000.0}
 shm_removed:

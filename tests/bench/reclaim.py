@@ -113,8 +113,8 @@ def early(host: Host) -> float:
     return waited if waited > 0.25 else 0.0  # the time it takes to ask
 
 
-def ansible(host: Host, module: str, arguments: str) -> tuple[float, dict[str, Any]]:
-    """One ad hoc task: how long the whole command took, and its result."""
+def ansible(host: Host, module: str, arguments: str) -> tuple[float, str]:
+    """One ad hoc task: how long the whole command took, and what it printed."""
     command = [str(Path(sys.executable).parent / "ansible"), host.name, "-i", "inventories/lab", "-m", module, "-a", arguments]
     env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
     begun = time.monotonic()
@@ -122,8 +122,7 @@ def ansible(host: Host, module: str, arguments: str) -> tuple[float, dict[str, A
     took = time.monotonic() - begun
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
-    result: dict[str, Any] = json.JSONDecoder().raw_decode(done.stdout.partition("=> ")[2])[0]
-    return took, result
+    return took, done.stdout
 
 
 def by_hand(host: Host) -> Took:
@@ -131,7 +130,7 @@ def by_hand(host: Host) -> Took:
     script = "begun=$(date +%s.%N)\n" + BY_HAND + 'echo "$begun $(date +%s.%N)" >/root/by-hand.times\n'
     # From a file: on a command line, pkill -f would find the script itself.
     host.write("/root/by-hand.sh", script)
-    command, _result = ansible(host, "ansible.builtin.command", "sh /root/by-hand.sh")
+    command, _printed = ansible(host, "ansible.builtin.command", "sh /root/by-hand.sh")
     late = early(host)
     begun, ended = host.run("cat /root/by-hand.times").stdout.split()
     host.run("systemctl stop vllm-m; systemctl reset-failed; pkill -9 '^VLLM::' || true")
@@ -141,7 +140,8 @@ def by_hand(host: Host) -> Took:
 def by_module(host: Host) -> Took:
     """One task, timed by the host."""
     arguments = {"scope": "services", "services": ["vllm-m"], "gpus": list(GPUS), "grace": 10}
-    command, result = ansible(host, "gpufleet.vllm.gpu_reclaim", json.dumps(arguments))
+    command, printed = ansible(host, "gpufleet.vllm.gpu_reclaim", json.dumps(arguments))
+    result: dict[str, Any] = json.JSONDecoder().raw_decode(printed.partition("=> ")[2])[0]
     return Took(float(result["timings"]["total"]), early(host) if result["freed"] else float("inf"), command)
 
 
@@ -163,7 +163,7 @@ def main() -> int:
                 failures.append(f"gpu_reclaim claimed too early: {story.title}")
             if story is STORIES[0] and hand.seconds < FASTER * module.seconds:
                 failures.append(f"gpu_reclaim is not {FASTER:g} times as fast where the memory returns at once")
-        nothing, _result = ansible(host, "ansible.builtin.command", "true")
+        nothing, _printed = ansible(host, "ansible.builtin.command", "true")
         print(f"a whole command that does nothing on the host (`ansible -m command -a true`): {nothing:.1f} s")
         print("\nfrom the driver's release to the return, beyond the settle time")
         host.reset()

@@ -31,6 +31,8 @@ class HostLock:
         self._path = os.path.join(directory, _NAME)
         self._purpose = purpose
         self._fd: Optional[int] = None
+        # What quiet_since said, or would have said, in the moment before it was taken.
+        self.quiet_since: Optional[int] = None
 
     def __enter__(self) -> "HostLock":
         try:
@@ -44,6 +46,7 @@ class HostLock:
             holder = _read(fd)
             os.close(fd)
             raise GpuFleetError(busy_message(holder), lock_holder=holder) from None
+        self.quiet_since = os.fstat(fd).st_mtime_ns
         os.ftruncate(fd, 0)
         note = {"pid": os.getpid(), "since": time.time(), "purpose": self._purpose}
         os.pwrite(fd, json.dumps(note).encode("utf-8"), 0)
@@ -81,6 +84,22 @@ def holder_of(directory: str, proc_root: str = "/proc") -> Optional[Dict[str, An
         return None  # never taken on this host, or not by us
     try:
         return _read(fd) if _is_locked(os.fstat(fd), proc_root) else None
+    finally:
+        os.close(fd)
+
+
+def quiet_since(directory: str, proc_root: str = "/proc") -> Optional[int]:
+    """When the lock was last taken or let go, in ns; None while somebody holds it, and where nobody ever did.
+
+    As long as this stays the same nobody has changed the services of the host under the lock.
+    """
+    try:
+        fd = os.open(os.path.join(directory, _NAME), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(fd)
+        return None if _is_locked(status, proc_root) else status.st_mtime_ns
     finally:
         os.close(fd)
 

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
-from .._core.host_lock import HostLock, busy_message, holder_of
+from .._core.host_lock import HostLock, busy_message, holder_of, quiet_since
 from .._gpu.reader import GpuReader
 from .._gpu.types import Snapshot
 from .._process.procfs import read_process
@@ -86,6 +86,7 @@ class _Run:
         self.deadline = Deadline(ports.clock, request.timeout)
         self.reader: GpuReader = ports.open_reader()
         self.done = Done()
+        self._quiet_since = quiet_since(ports.run_root, ports.proc_root)
         self.view = self._first_look()
         self.before = self.view.gpus
         self.selected = self.view.selected
@@ -232,20 +233,23 @@ class _Run:
         return Proof(False, proof.gpus, 0.0, proof.waited_s, "what was ended is started again and again")
 
     def _lock_host(self) -> bool:
-        """Have the host's services to ourselves before anything of them is ended; True when that is new, and all was looked at again.
+        """Have the host's services to ourselves before anything of them is ended; True when all was looked at again for that.
 
         Raises GpuFleetError when somebody else is changing them: what a swap stops, starts or waits for is not ours to end.
         """
         if self._locked:
             return False
         try:
-            self._lock.enter_context(HostLock(self.ports.run_root, "gpu_reclaim scope %s" % self.request.scope))
+            lock = self._lock.enter_context(HostLock(self.ports.run_root, "gpu_reclaim scope %s" % self.request.scope))
         except GpuFleetError as exc:
             raise GpuFleetError((exc.msg if self.done.changed else _BUSY + exc.msg), **exc.result) from exc
         self._locked = True
-        self._look()
+        # Where nobody has had the lock since before the first look, that look still stands.
+        stale = self._quiet_since is None or lock.quiet_since != self._quiet_since
+        if stale:
+            self._look()
         self._refuse_beside_a_change()
-        return True
+        return stale
 
     def _refuse_beside_a_change(self) -> None:
         """Raise GpuFleetError while a change of services goes on whose job does not hold the lock at this moment.

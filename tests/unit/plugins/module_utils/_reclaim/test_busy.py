@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock, holder_of
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import run as running
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
@@ -144,17 +145,37 @@ def test_nobody_changes_services_while_something_is_ended(machine: Machine) -> N
 
 def test_what_changed_before_the_lock_was_had_counts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A swap that ended between the look and the lock has made one of the orphans its own."""
+    with HostLock(machine.run_root, "a clean-up of before"):
+        pass
     pid = machine.spawn(**ORPHAN)
     real = HostLock.__enter__
 
     def enter(self: HostLock) -> HostLock:
-        machine.claims[0].flags.update(orphan=False)
+        monkeypatch.undo()
+        with HostLock(machine.run_root, "a swap"):
+            machine.claims[0].flags.update(orphan=False)
         return real(self)
 
     monkeypatch.setattr(HostLock, "__enter__", enter)
+    monkeypatch.setattr(os, "geteuid", as_root)
     with pytest.raises(GpuFleetError, match="it is no orphan"):
         reclaim(ReclaimRequest(timeout=3.0, settle=0.1), machine.ports())
     assert machine.alive(pid)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_host_is_not_looked_at_twice_where_nobody_had_the_lock_meanwhile(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    if before:
+        with HostLock(machine.run_root, "a clean-up of before"):
+            pass
+    machine.spawn(**ORPHAN)
+    looks: List[bool] = []
+    monkeypatch.setattr(running, "look", lambda *each: looks.append(holder_of(machine.run_root) is not None) or looking.look(*each))
+    assert reclaim(ReclaimRequest(settle=0.1), machine.ports()).freed
+    # The last look falls into the settle time. On a host on which nobody ever had the lock there is nothing to compare with.
+    assert looks == ([False, True] if before else [False, True, True])
 
 
 def loading(gpus: List[int], name: str = KIMI) -> Start:
