@@ -134,6 +134,8 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
         served = result.get("served_models") or []
         row.update(after=", ".join(str(name) for name in served) or model, detail=_first_line(result))
         row.update(_succeeded(result, bool(replaced)))
+        if row["result"] == "swapped":
+            row["downtime_s"] = timings.get("downtime")  # 0.0 is a figure here: somebody has served all the time
     return row
 
 

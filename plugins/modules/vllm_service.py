@@ -200,6 +200,23 @@ options:
       - Whether a failed start puts back the files and the services that were there before.
     type: bool
     default: true
+  overlap:
+    description:
+      - What happens to services listed in O(replace) that have neither a GPU nor the port of this one.
+      - With V(auto) the new server is started first, and they are drained and stopped when it serves. There is no moment without a
+        server, and if the new one does not come up they were never stopped. With V(never) they are stopped first.
+      - Services that have a GPU or the port of this one are stopped before it starts in any case, and with them all others.
+    type: str
+    choices: [auto, never]
+    default: auto
+  warm_cache:
+    description:
+      - Whether the weights of the model are read into the page cache while the server that is to be stopped still serves, so that the
+        load after the stop finds them in memory. The whole takes as long, the time without a server is shorter.
+      - As much is read as 70 % of the available memory hold. Nothing is read when no other server is stopped first, when O(model) is no
+        directory of the host, and with unified memory. What goes wrong is warned about.
+    type: bool
+    default: true
   wait:
     description:
       - Whether to wait for the end of a change of servers.
@@ -444,7 +461,7 @@ timings:
     serve again.
   returned: always
   type: dict
-  sample: {"preflight": 0.1, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}
+  sample: {"preflight": 0.1, "warm": 6.5, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -486,6 +503,8 @@ ARGUMENT_SPEC = {
     "ready_timeout": {"type": "int", "default": 1800},
     "smoke": {"type": "bool", "default": True},
     "rollback": {"type": "bool", "default": True},
+    "overlap": {"type": "str", "choices": ["auto", "never"], "default": "auto"},
+    "warm_cache": {"type": "bool", "default": True},
     "wait": {"type": "bool", "default": True},
     "reconnect_timeout": {"type": "int", "default": 600},
     "preflight": {"type": "str", "choices": ["enforce", "warn", "skip"], "default": "enforce"},

@@ -43,6 +43,8 @@ FIELDS: Dict[str, Field] = {
     "stop_timeout": Field(values.whole_number(1), "stop_timeout"),
     "ready_timeout": Field(values.whole_number(1), "ready_timeout"),
     "smoke": Field(values.boolean, "smoke"),
+    "overlap": Field(values.choice("auto", "never"), "overlap"),
+    "warm_cache": Field(values.boolean, "warm_cache"),
     "preflight": Field(values.choice("enforce", "warn", "skip"), "preflight"),
     "model_facts_path": Field(values.absolute_path, "model_facts_path"),
 }

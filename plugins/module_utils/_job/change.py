@@ -168,7 +168,7 @@ def _followed(found: Mapping[str, Any], request: Request, ports: Ports) -> Dict[
         "served_models": [],
         "replaced": [],
         "rolled_back": False,
-        "timings": dict.fromkeys(("preflight", "drain", "stop", "settle", "load", "total", "downtime"), 0.0),
+        "timings": dict.fromkeys(("preflight", "warm", "drain", "stop", "settle", "load", "total", "downtime"), 0.0),
         "gpus_before": told.get("gpus_before", []),
         "gpus_after": [],
         "job": _job(found["id"], True),

@@ -55,6 +55,12 @@ class JobLog(ChangeLog):
             self._watch.close()  # so that it isn't seen among those who hold the GPUs
         self._progress.tell(phase=name, phase_since=self._clock.time(), detail="")
 
+    def tell(self, **news: Any) -> None:
+        now = self._clock.monotonic()
+        if now - self._last >= _STEP_S:
+            self._last = now
+            self._progress.tell(**news)
+
     def seen(self, status: UnitStatus, detail: str) -> None:
         now = self._clock.monotonic()
         news = self._watch.news(status) if self._watch is not None else {}

@@ -34,7 +34,10 @@ class ChangeLog:
         return []
 
     def phase(self, name: str) -> None:
-        """``preflight``, ``drain``, ``stop``, ``settle``, ``load``, ``ready``, ``commit`` or ``rollback`` begins."""
+        """``preflight``, ``warm``, ``drain``, ``stop``, ``settle``, ``load``, ``ready``, ``commit`` or ``rollback`` begins."""
+
+    def tell(self, **news: Any) -> None:
+        """How far the phase is, as figures."""
 
     def seen(self, status: UnitStatus, detail: str) -> None:
         """A look at a server that is being waited for. Called up to five times a second."""

@@ -110,6 +110,9 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader], compare: b
         rivals=rivals,
         orphans=_orphans(gpus),
         gpus=spec.gpus if spec is not None else (),
+        model=spec.model if spec is not None else "",
+        # With unified memory the cache would be taken out of what the server needs.
+        model_on_disk=spec is not None and os.path.isdir(spec.model) and all(gpu.memory_type != "unified" for gpu in gpus),
     )
     need = None
     if spec is not None:

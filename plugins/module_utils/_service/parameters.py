@@ -57,6 +57,8 @@ def to_request(params: Mapping[str, Any]) -> Request:
         ready_timeout=float(params.get("ready_timeout") or 1800),
         smoke=params.get("smoke") is not False,
         rollback=params.get("rollback") is not False,
+        overlap=params.get("overlap") or "auto",
+        warm_cache=params.get("warm_cache") is not False,
         preflight=params.get("preflight") or "enforce",
         model_facts_path=params.get("model_facts_path") or None,
     )

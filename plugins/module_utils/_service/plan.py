@@ -27,11 +27,15 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Rival:
-    """Another service that has the GPUs or the port which this one needs."""
+    """Another service that is to make room for this one, mostly since it has the GPUs or the port which this one needs.
+
+    ``beside`` is whether both can run at the same time: it is known to share neither.
+    """
 
     service: ManagedService
     status: UnitStatus
     why: str
+    beside: bool = False
 
     @property
     def running(self) -> bool:
@@ -51,7 +55,8 @@ class View:
     ``stale`` says why a running process is not what its files declare; ``unwell`` says why a running server does
     not serve. Both None when there is nothing to say. ``definition_changed`` means that a file which the running
     process has read (unit, drop-in, configuration, secrets) is about to change. ``runner`` are changes to what finishes an
-    interrupted change by itself, also at boot (``runner_at_boot``).
+    interrupted change by itself, also at boot (``runner_at_boot``). ``model_on_disk`` is whether reading the model ahead
+    would put it where its load finds it.
     """
 
     unit: str
@@ -68,6 +73,8 @@ class View:
     rivals: Tuple[Rival, ...] = ()
     orphans: Tuple[Orphan, ...] = ()
     gpus: Tuple[int, ...] = ()
+    model: str = ""
+    model_on_disk: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,9 +92,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What has to be done, in order."""
+    """What has to be done, in order. ``overlapped`` is whether what is replaced is stopped only after the new server serves."""
 
     steps: Tuple[Step, ...]
+    overlapped: bool = False
 
     @property
     def changed(self) -> bool:
@@ -114,6 +122,7 @@ def runner_unit_changed(runner: Sequence[FileChange]) -> bool:
 
 def make_plan(request: Request, view: View) -> Plan:
     """What brings the host from ``view`` to ``request``; an empty plan when it is there already."""
+    overlapped = request.wants_running and _overlaps(request, view)
     if request.state == "absent":
         steps = _absent(view)
     elif request.state == "stopped":
@@ -121,10 +130,19 @@ def make_plan(request: Request, view: View) -> Plan:
     else:
         steps = _files(request, view)
         if request.wants_running:
-            steps += _running(request, view)
+            steps += _running(request, view, overlapped)
         elif request.enabled is not None:
             steps += _boot(request.enabled, view)
-    return Plan(tuple(steps))
+    return Plan(tuple(steps), overlapped)
+
+
+def _overlaps(request: Request, view: View) -> bool:
+    """Whether all that is to be stopped can run beside the new server, so that somebody serves all the time."""
+    running = [rival for rival in view.rivals if rival.running]
+    if request.overlap != "auto" or not running or not all(rival.beside for rival in running):
+        return False
+    # One that has to be stopped itself leaves nobody who could serve in its place.
+    return view.status.inactive or _why_start(request, view) is None
 
 
 def _files(request: Request, view: View) -> List[Step]:
@@ -148,14 +166,9 @@ def _files(request: Request, view: View) -> List[Step]:
     return steps
 
 
-def _running(request: Request, view: View) -> List[Step]:
+def _running(request: Request, view: View, overlapped: bool) -> List[Step]:
     why = _why_start(request, view)
-    running_rivals = [rival for rival in view.rivals if rival.running]
-    steps = []
-    for rival in running_rivals:
-        if request.drain_timeout > 0:
-            steps.append(Step("drain", rival.service.unit, "let its running requests end before it is stopped"))
-        steps.append(Step("stop", rival.service.unit, rival.why))
+    steps = [] if overlapped else _warm(request, view, why) + _make_room(request, view)
     if why is not None:
         if not view.status.inactive:
             if request.drain_timeout > 0 and view.status.active_state == "active":
@@ -165,7 +178,29 @@ def _running(request: Request, view: View) -> List[Step]:
         steps.append(Step("prove_free", ",".join(map(str, _gpus(view))), "the new server must find its memory free"))
         steps.append(Step("start", view.unit, why))
     steps += _hand_over(request, view)
+    if overlapped:
+        steps += _make_room(request, view)
     return steps
+
+
+def _make_room(request: Request, view: View) -> List[Step]:
+    steps = []
+    for rival in view.rivals:
+        if not rival.running:
+            continue
+        if request.drain_timeout > 0:
+            steps.append(Step("drain", rival.service.unit, "let its running requests end before it is stopped"))
+        steps.append(Step("stop", rival.service.unit, rival.why))
+    return steps
+
+
+def _warm(request: Request, view: View, why: Optional[str]) -> List[Step]:
+    """Only while another server goes on serving: when nothing serves, reading ahead saves nobody anything."""
+    if why is None or not request.warm_cache or not view.model_on_disk:
+        return []
+    if not any(rival.running and rival.status.active_state == "active" for rival in view.rivals):
+        return []
+    return [Step("warm", view.model, "what is read before the stop is not waited for after it")]
 
 
 def _why_start(request: Request, view: View) -> Optional[str]:
@@ -253,6 +288,7 @@ def summary(plan: Plan) -> List[str]:
         "write": "write %s",
         "remove": "remove %s",
         "daemon_reload": "let systemd read its unit files again (%s)",
+        "warm": "read the weights in %s into the page cache, as far as there is room",
         "drain": "drain %s",
         "stop": "stop %s",
         "end_process": "end process %s",

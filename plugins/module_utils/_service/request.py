@@ -43,6 +43,8 @@ class Request:
     ready_timeout: float = 1800.0
     smoke: bool = True
     rollback: bool = True
+    overlap: str = "auto"  # "auto" or "never"
+    warm_cache: bool = True
     preflight: str = "enforce"
     model_facts_path: Optional[str] = None
 

@@ -76,7 +76,9 @@ def _listed(
         if not status.exists or status.unit == spec.unit:
             continue  # nothing to stop, or another name of this very service
         service = known.get(unit) or ManagedService(unit, unit, "", "", (), 0, unit, "")
-        rival = Rival(service, status, "it is listed in replace")
+        # Of a unit that somebody else wrote it is not known which port it has.
+        beside = unit in known and not service.problem and all(each.service.unit != unit for each in in_the_way)
+        rival = Rival(service, status, "it is listed in replace", beside)
         if rival.running or rival.enabled:
             rivals.append(rival)
     return tuple(rivals)

@@ -10,7 +10,7 @@ end is what is seen to serve.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
@@ -84,6 +84,7 @@ class Rollback:
         self._reader = reader
         self._undo = undo
         self._undone = Undone()
+        self._kept: Set[str] = set()  # what was found running, and was not started again
 
     @property
     def needed(self) -> bool:
@@ -182,6 +183,7 @@ class Rollback:
         def start() -> None:
             status = systemd.status(unit)
             if status.running or status.starting:
+                self._kept.add(unit)
                 return
             if status.stopping:
                 self._stop(unit)
@@ -207,7 +209,8 @@ class Rollback:
             wait_ready(target, systemd, clock, max(1.0, deadline.remaining), restarts, self._log.seen)
 
         if self._try("%s does not serve %s again" % (service.unit, service.served_name), serve):
-            self._undone.said.append("%s serves %s again" % (service.unit, service.served_name))
+            again = "" if service.unit in self._kept else " again"
+            self._undone.said.append("%s serves %s%s" % (service.unit, service.served_name, again))
             self._undone.serves = True
 
     def _steady(self, unit: str) -> None:

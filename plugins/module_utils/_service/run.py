@@ -92,7 +92,7 @@ def serving(seen: Look) -> List[str]:
     return running + [rival.service.name for rival in seen.view.rivals if rival.status.running]
 
 
-_NO_TIME = dict.fromkeys(("preflight", "drain", "stop", "settle", "load", "total", "downtime"), 0.0)
+_NO_TIME = dict.fromkeys(("preflight", "warm", "drain", "stop", "settle", "load", "total", "downtime"), 0.0)
 
 
 def run(request: Request, ports: Ports, check_mode: bool, gate: Optional[Callable[[], None]] = None) -> ServiceResult:

@@ -32,6 +32,7 @@ from .patience import patience_for
 from .plan import Plan
 from .ports import Ports
 from .prepare import prepare, prepared_steps
+from .read_ahead import read_ahead
 from .ready import NotReady, wait_ready
 from .request import Request
 from .rollback import Rollback, Scene
@@ -68,7 +69,11 @@ class Transaction:
         """Carry the plan out. Raises GpuFleetError, with everything that was done attached, when it could not be."""
         try:
             self._stage_files()
-            self._stop_what_is_replaced()
+            if self._plan.overlapped:
+                self._keep_what_is_replaced()
+            else:
+                self._warm()
+                self._stop_what_is_replaced()
             if self._plan.has("start"):
                 self._start()
             elif self._request.wants_running:
@@ -100,6 +105,30 @@ class Transaction:
             self._log.intend(STAGING, self._undo)
             self.outcome.touched = True
             self._ports.systemd.daemon_reload()
+
+    def _warm(self) -> None:
+        for path in self._plan.targets("warm"):
+            warning = self._timed("warm", read_ahead, path, self._request.ready_timeout, self._ports, self._tell_warm)
+            if warning is not None:
+                self.outcome.warnings.append(warning)
+
+    def _tell_warm(self, read_mib: int, total_mib: int) -> None:
+        self._log.tell(warm_read_mib=read_mib, warm_total_mib=total_mib)
+
+    def _keep_what_is_replaced(self) -> None:
+        """It goes on serving until the new server does. Whoever undoes this change makes sure of that."""
+        for rival in self._look.view.rivals:
+            if rival.running:
+                self._undo.will_stop(rival.service, served=rival.status.running)
+
+    def _retire_what_is_replaced(self) -> None:
+        """The new server serves: what it replaces goes, and nothing that fails here is undone."""
+        rivals = {rival.service.unit: rival for rival in self._look.view.rivals if rival.running}
+        for unit in self._plan.targets("drain"):
+            self._timed("drain", self._drain, rivals[unit].service)
+        self.outcome.touched = True
+        for stopped in self._timed("stop", self._stop, self._plan.targets("stop")):
+            self.outcome.replace(stopped.unit, rivals[stopped.unit].service.name, stopped.result, stopped.seconds)
 
     def _stop_what_is_replaced(self) -> None:
         view, plan = self._look.view, self._plan
@@ -227,12 +256,16 @@ class Transaction:
         try:
             switch_boot(on, off, self._ports)
             self.outcome.touched |= bool(on or off)
+            if self._plan.overlapped:
+                self._retire_what_is_replaced()
             for unit in self._plan.targets("stop"):
                 if unit != self._look.view.unit:
                     self._ports.systemd.reset_failed(unit)  # one that had to be killed is no failure to be alarmed by
         except GpuFleetError as exc:
             raise GpuFleetError(
-                "%s serves, but what starts at boot could not be set: %s Run again." % (self._look.view.unit, exc.msg), **exc.result
+                "%s serves, but what it replaces is not all gone, or what starts at boot not set: %s Run again."
+                % (self._look.view.unit, exc.msg),
+                **exc.result,
             ) from exc
 
     def _up_again(self) -> None:

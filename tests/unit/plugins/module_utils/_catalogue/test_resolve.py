@@ -67,7 +67,8 @@ def test_every_key_is_accepted() -> None:
         repo="a/b", revision="main", served_name="s", gpus="all", port=1, host="127.0.0.1", args={}, env={"A": 1},
         secrets={"HF_TOKEN": "x"}, executable="/opt/vllm/bin/vllm", user="u", group="g",
         unit_options={"Service": {"Nice": 5}}, guard={"enabled": False, "timeout": "9", "margin_mib": 0},
-        drain_timeout=0, stop_timeout=1, ready_timeout=1, smoke=False, preflight="warn", model_facts_path="/m",
+        drain_timeout=0, stop_timeout=1, ready_timeout=1, smoke=False, overlap="never", warm_cache=False,
+        preflight="warn", model_facts_path="/m",
     )  # fmt: skip
     assert set(entry) == set(FIELDS)
     parameters = resolve({"m": entry}, "m")

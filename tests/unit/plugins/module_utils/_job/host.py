@@ -210,9 +210,10 @@ class Host:
             for path in sorted((self.root / "etc").rglob("*")) if path.is_file()
         }
 
-    def install(self, name: str, enabled: bool = True, **args: Any) -> None:
+    def install(self, name: str, enabled: bool = True, gpus: tuple[int, ...] = (0, 1, 2, 3), port: int = 8000, **args: Any) -> None:
         """A service that has been declared before, and serves."""
-        spec = ServiceSpec(name, MODEL[name], name, (0, 1, 2, 3), user="root", group="root", args=args)
+        spec = ServiceSpec(name, MODEL[name], name, gpus, port=port, user="root", group="root", args=args)
+        self.units.ports[spec.unit] = port
         for each in self.files_of(spec):
             if each.content is not None:
                 Path(each.path).write_bytes(each.content)

@@ -48,7 +48,20 @@ def restarted(host: Host) -> dict[str, Any]:
     return {"state": "restarted"}
 
 
-SCENARIOS: list[Callable[[Host], dict[str, Any]]] = [swap, failing_swap, changed, failing_change, restarted]
+def overlapped(host: Host) -> dict[str, Any]:
+    """Another service takes the place of one that can run beside it: that is stopped only when the new one serves."""
+    host.install("old", gpus=(4, 5), port=8001)
+    return {"replace": [OLD], "drain_timeout": 1}
+
+
+def failing_overlap(host: Host) -> dict[str, Any]:
+    """The same, but the new server dies at its load."""
+    return {**overlapped(host), "env": {"HINT": "broken"}}
+
+
+SCENARIOS: list[Callable[[Host], dict[str, Any]]] = [
+    swap, failing_swap, changed, failing_change, restarted, overlapped, failing_overlap,
+]  # fmt: skip
 
 
 class Case:
@@ -122,6 +135,23 @@ def test_dying_before_any_step_leaves_a_host_that_serves(fresh: Fresh, scenario:
     assert ends == ({True} if not case.works else {True, False} if reboot else {False})
 
 
+def test_an_overlapped_swap_is_never_without_a_server(fresh: Fresh) -> None:
+    for scenario in (overlapped, failing_overlap):
+        case = fresh(scenario)
+        case.host.begin(**case.params)
+        case.host.live()
+        case.check("undisturbed")
+        done = [entry for entry in case.host.done if entry.endswith((NEW, OLD)) and " etc/" not in entry]
+        result = case.host.result()
+        assert not result["timings"]["downtime"]
+        if scenario is overlapped:
+            assert done == ["start " + NEW, "enable " + NEW, "disable " + OLD, "stop " + OLD]
+            assert result["replaced"][0]["unit"] == OLD
+        else:
+            assert "stop " + OLD not in done and "start " + OLD not in done
+            assert result["rolled_back"] and "vllm-old.service serves old." in result["msg"] and result["replaced"] == []
+
+
 def again_works(case: Case, k: int) -> None:
     """The same command again ends with what was asked for."""
     host = case.host
@@ -136,7 +166,7 @@ def again_works(case: Case, k: int) -> None:
 
 @pytest.mark.parametrize(("first", "second"), [(False, False), (False, True), (True, False), (True, True)],
                          ids=["killed twice", "killed, power cut", "power cut, killed", "two power cuts"])
-@pytest.mark.parametrize("scenario", [swap, failing_change])
+@pytest.mark.parametrize("scenario", [swap, failing_change, overlapped])
 def test_dying_again_on_the_way_back_or_forth_does_not_matter(
     fresh: Fresh, scenario: Callable[[Host], dict[str, Any]], first: bool, second: bool
 ) -> None:

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service import warm as module
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.interrupts import Interrupted
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.warm import budget_bytes, warm, weight_files
 
 MIB = 1024 * 1024
@@ -30,8 +33,10 @@ def always() -> bool:
 
 def test_all_weights_are_read_and_nothing_else(tmp_path: Path) -> None:
     path = model(tmp_path / "m", a__safetensors=2, b__safetensors=3, c__bin=9, config__json=1)
-    done = warm(path, 100 * MIB, always)
+    seen: list[tuple[int, int]] = []
+    done = warm(path, 100 * MIB, always, lambda read, total: seen.append((read, total)))
     assert (done.read_mib, done.total_mib, done.note) == (5, 5, None)
+    assert seen[-1] == (5, 5)
 
 
 def test_the_first_of_the_known_formats_is_the_one(tmp_path: Path) -> None:
@@ -63,21 +68,53 @@ def test_links_of_a_download_cache_are_followed_and_dangling_ones_left_out(tmp_p
     assert (done.read_mib, done.total_mib, done.note) == (2, 2, None)
 
 
-def test_it_ends_when_it_may_not_go_on(tmp_path: Path) -> None:
+def test_it_ends_when_it_may_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = model(tmp_path / "m", a__safetensors=20)
-    answers = iter([True, False])
-    done = warm(path, 100 * MIB, lambda: next(answers, False))
-    assert done.read_mib == 8
+    stuck(monkeypatch)
+    done = warm(path, 100 * MIB, lambda: False)
+    assert done.read_mib == 0
     assert done.note == "the time for it was up"
+
+
+def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server that no longer answers."""
+    monkeypatch.setattr(module, "_next_data", lambda fd, at, limit: threading.Event().wait())
+
+
+def test_a_file_server_that_gives_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = model(tmp_path / "m", a__safetensors=2)
+    stuck(monkeypatch)
+    begun = time.monotonic()
+    done = warm(path, 100 * MIB, always, stuck_s=0.5)
+    assert done.note == "nothing came from the disk any more" and time.monotonic() - begun < 10
+
+
+def test_what_asks_the_job_to_end_gets_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = model(tmp_path / "m", a__safetensors=2)
+    stuck(monkeypatch)
+
+    def asked_to_end() -> bool:
+        raise Interrupted("This change was asked to end (SIGTERM).")
+
+    with pytest.raises(Interrupted):
+        warm(path, 100 * MIB, asked_to_end)
+
+
+def test_holes_are_not_read(tmp_path: Path) -> None:
+    path = model(tmp_path / "m", a__safetensors=1)
+    with open(tmp_path / "m" / "a.safetensors", "r+b") as handle:
+        handle.truncate(1 << 40)
+    begun = time.monotonic()
+    done = warm(path, 1 << 41, always)
+    assert (done.read_mib, done.total_mib, done.note) == (1 << 20, 1 << 20, None) and time.monotonic() - begun < 10
 
 
 def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert warm(str(tmp_path / "nowhere"), MIB, always).note == "no weight files were found"
     became_a_directory = [(str(tmp_path), MIB)]
     monkeypatch.setattr(module, "weight_files", lambda path: became_a_directory)
-    seen = []
-    done = warm("m", 100 * MIB, always, lambda read, total: seen.append((read, total)))
-    assert (done.read_mib, seen) == (0, [(0, 1)])
+    done = warm("m", 100 * MIB, always)
+    assert done.read_mib == 0
     assert done.note is not None and done.note.startswith("1 files could not be read (%s" % tmp_path)
 
 
