@@ -26,11 +26,14 @@ ROOMS: Dict[str, Set[str]] = {
     "_diagnosis": {"_core", "_guard"},
     "_gpu": {"_core", "_process"},
     "_guard": {"_core", "_gpu", "_process"},
-    "_reclaim": {"_core", "_gpu", "_process", "_systemd"},
+    "_memory_plan": {"_core", "_model"},
+    "_preflight": {"_core", "_gpu", "_model", "_memory_plan", "_systemd"},
+    "_reclaim": {"_core", "_gpu", "_process", "_systemd", "_guard"},
 }
 EVERY_ROOM = {path.name for path in Collection().files("plugins/module_utils/_*")}
 ROOMS["_core"] = set()
-ROOMS["_service"] = EVERY_ROOM
+ROOMS["_service"] = EVERY_ROOM - {"_job"}
+ROOMS["_job"] = EVERY_ROOM
 
 
 def imports(path: Path) -> Iterator[Tuple[int, str]]:
