@@ -14,7 +14,7 @@ import json
 import os
 import time
 from types import TracebackType
-from typing import Any, Dict, Optional, Type
+from typing import Any, Dict, Optional, Tuple, Type
 
 from .errors import GpuFleetError
 
@@ -37,7 +37,7 @@ class HostLock:
     def __enter__(self) -> "HostLock":
         try:
             os.makedirs(self._directory, mode=0o755, exist_ok=True)
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            fd, is_new = _open(self._path)
         except OSError as exc:
             raise GpuFleetError("Cannot open the lock file %s: %s." % (self._path, exc.strerror)) from exc
         try:
@@ -46,7 +46,7 @@ class HostLock:
             holder = _read(fd)
             os.close(fd)
             raise GpuFleetError(busy_message(holder), lock_holder=holder) from None
-        self.quiet_since = os.fstat(fd).st_mtime_ns
+        self.quiet_since = 0 if is_new else os.fstat(fd).st_mtime_ns
         os.ftruncate(fd, 0)
         note = {"pid": os.getpid(), "since": time.time(), "purpose": self._purpose}
         os.pwrite(fd, json.dumps(note).encode("utf-8"), 0)
@@ -63,6 +63,15 @@ class HostLock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
+
+
+def _open(path: str) -> Tuple[int, bool]:
+    """The lock's file, and whether nobody had made it before."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags | os.O_EXCL, 0o644), True
+    except FileExistsError:
+        return os.open(path, flags, 0o644), False
 
 
 def _read(fd: int) -> Dict[str, Any]:
@@ -89,12 +98,14 @@ def holder_of(directory: str, proc_root: str = "/proc") -> Optional[Dict[str, An
 
 
 def quiet_since(directory: str, proc_root: str = "/proc") -> Optional[int]:
-    """When the lock was last taken or let go, in ns; None while somebody holds it, and where nobody ever did.
+    """When the lock was last taken or let go, in ns; 0 where nobody ever took it, None while somebody holds it.
 
     As long as this stays the same nobody has changed the services of the host under the lock.
     """
     try:
         fd = os.open(os.path.join(directory, _NAME), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return 0
     except OSError:
         return None
     try:

@@ -203,7 +203,7 @@ def _view(
     stoppable = request.scope == "all" or name in request.units
     along: Tuple[str, ...] = ()
     if stoppable and not status.inactive and name.endswith(".service"):
-        protected = _protected_member(request, name, systemd, ports)
+        protected = _protected_member(request, status, systemd, ports)
         also = systemd.stopped_with(name)
         along = tuple(other for other, found in systemd.statuses(also).items() if not found.inactive)
     return UnitView(
@@ -219,10 +219,10 @@ def _view(
     )
 
 
-def _protected_member(request: ReclaimRequest, unit: str, systemd: Systemd, ports: Ports) -> Optional[str]:
+def _protected_member(request: ReclaimRequest, status: UnitStatus, systemd: Systemd, ports: Ports) -> Optional[str]:
     """Why this unit must not be stopped: the first of its processes that is protected."""
     own = frozenset(ancestors(os.getpid(), ports.proc_root))
-    for pid in systemd.cgroup_pids(unit):
+    for pid in systemd.cgroup_pids(status.unit, status):
         info = read_process(pid, ports.proc_root)
         if info is None:
             continue

@@ -46,6 +46,7 @@ class Systemd:
         version = self._runner.run(["systemctl", "--version"], timeout=_CALL_S)
         if not version.ok:
             return "systemctl can't be used: %s" % _said(version)
+        self._version = _version_in(version.stdout)
         if self.version() < MINIMUM_VERSION:
             return "systemd %d is too old: %d or newer is needed." % (self.version(), MINIMUM_VERSION)
         return None
@@ -53,11 +54,7 @@ class Systemd:
     def version(self) -> int:
         """systemd's major version, e.g. 252."""
         if self._version is None:
-            done = self._call(["systemctl", "--version"])
-            match = re.match(r"systemd (\d+)", done.stdout)
-            if match is None:
-                raise GpuFleetError("systemctl --version says nothing of a version: %r." % done.stdout[:200])
-            self._version = int(match.group(1))
+            self._version = _version_in(self._call(["systemctl", "--version"]).stdout)
         return self._version
 
     def status(self, unit: str) -> UnitStatus:
@@ -127,9 +124,12 @@ class Systemd:
         if not done.ok and "not loaded" not in done.stderr:
             raise _error(done)
 
-    def cgroup_pids(self, unit: str) -> List[int]:
-        """The processes in the unit's cgroup and below, also after the unit itself went inactive."""
-        status = self.status(unit)
+    def cgroup_pids(self, unit: str, status: Optional[UnitStatus] = None) -> List[int]:
+        """The processes in the unit's cgroup and below, also after the unit itself went inactive.
+
+        ``status`` saves a call where the unit was just looked at.
+        """
+        status = self.status(unit) if status is None else status
         return cgroup_pids(unit, status.control_group, status.slice, self._root)
 
     def stopped_with(self, unit: str) -> List[str]:
@@ -193,6 +193,13 @@ class Systemd:
 def _write(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as handle:
         handle.write(text)
+
+
+def _version_in(text: str) -> int:
+    match = re.match(r"systemd (\d+)", text)
+    if match is None:
+        raise GpuFleetError("systemctl --version says nothing of a version: %r." % text[:200])
+    return int(match.group(1))
 
 
 def _said(done: Completed) -> str:

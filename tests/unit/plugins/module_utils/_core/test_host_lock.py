@@ -8,13 +8,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock, holder_of
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock, holder_of, quiet_since
 
 
 def _hold(directory: str, ready: Connection) -> None:
@@ -55,3 +56,17 @@ def test_a_link_in_the_locks_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(GpuFleetError, match="Cannot open the lock"), HostLock(str(tmp_path), "x"):
         pass
     assert target.read_text() == "theirs"
+
+
+def test_the_file_tells_whether_somebody_had_the_lock_meanwhile(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    assert quiet_since(directory) == 0, "nobody ever took it"
+    with HostLock(directory, "the first") as lock:
+        assert lock.quiet_since == 0 and quiet_since(directory) is None
+    first = quiet_since(directory)
+    assert first
+    with HostLock(directory, "nobody came between") as lock:
+        assert lock.quiet_since == first
+    time.sleep(0.02)  # the clock of files has ticks
+    with HostLock(directory, "somebody did") as lock:
+        assert lock.quiet_since != first

@@ -176,7 +176,7 @@ class FakeSystemd:
         if self.behaviours.get(name, Behaviour()).killable:
             self._down(name)
 
-    def cgroup_pids(self, name: str) -> List[int]:
+    def cgroup_pids(self, name: str, status: Optional[UnitStatus] = None) -> List[int]:
         return list(self.members.get(name, []))
 
     def stopped_with(self, name: str) -> List[str]:
