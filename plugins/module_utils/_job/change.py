@@ -40,7 +40,7 @@ def change(params: Mapping[str, Any], request: Request, ports: Ports, check_mode
     fails in this process.
     """
     refuse_without_systemd(ports)
-    store = Store(ports.paths.change)
+    store = Store(ports.paths.change, ports.paths.run)
     while True:
         found = store.load()
         if found is None:
@@ -133,7 +133,9 @@ def _create(record: Record, one: Run, ports: Ports, store: Store) -> bool:
         except GpuFleetError as exc:
             if store.exists():
                 return False
-            if "lock_holder" not in exc.result or ports.clock.monotonic() >= end:
+            if "lock_holder" not in exc.result:
+                raise GpuFleetError("%s Nothing was touched." % exc.msg, **exc.result) from exc
+            if ports.clock.monotonic() >= end:
                 raise
         ports.clock.sleep(_PAUSE_S)
 
@@ -186,6 +188,9 @@ def _clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
         return
     underway.start(ports)
     underway.wait_for_end(found["id"], store, ports)
+    left = store.load()
+    if left is not None and left["id"] == found["id"] and underway.abandoned(left, ports):
+        store.discard()  # the job could not; says why not, or it can be done by now
 
 
 def _job(change_id: str, attached: bool) -> Dict[str, Any]:

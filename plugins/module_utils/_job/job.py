@@ -20,7 +20,7 @@ import sys
 import traceback
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from .._core.errors import GpuFleetError
 from .._core.host_lock import HostLock
@@ -34,7 +34,7 @@ from .._service.transaction import switch_boot
 from .job_log import JobLog
 from .progress import PATH, Progress
 from .record import Record
-from .recovery import TOO_MANY, Recovery
+from .recovery import Recovery
 from .scrub import Scrub, scrubber
 from .signals import Leave, Signals
 from .store import Store
@@ -55,7 +55,7 @@ def run() -> int:
     signals = Signals(ports.runner)
     try:
         with signals.handled():
-            Job(ports, Store(ports.paths.change), signals, current_boot(), PATH).run()
+            Job(ports, Store(ports.paths.change, ports.paths.run), signals, current_boot(), PATH).run()
     except Leave as leave:
         sys.stderr.write("Left as it is, for the next boot to go on: %s.\n" % leave)
     except GpuFleetError as exc:
@@ -90,31 +90,40 @@ class Job:
                 return
             record = Record.from_json(found)
             record.attempts += 1
+            unwritable: Optional[str] = None
             try:
                 self._store.save(record.to_json())
             except GpuFleetError as exc:
-                sys.stderr.write("%s\n" % exc.msg)
-                record.attempts = max(record.attempts, TOO_MANY)  # nothing new is begun with a disk that is full
+                unwritable = exc.msg
+                sys.stderr.write("%s\n" % unwritable)
             request = to_request(record.params)
             scrub = scrubber(request.secrets.values())
             progress = self._progress(record)
             try:
-                result = scrub(self._result(record, request, progress, scrub))
+                result = scrub(self._result(record, request, progress, scrub, unwritable))
             except Exception as exc:
                 # Not even the roll-back knew of this. Started again, the job finds the record and tries again.
                 raise GpuFleetError("An unforeseen fault: %s" % scrub.text(traceback.format_exc())) from exc
-            self._store.finish({"id": record.id, "digest": record.digest, "ended": self._ports.clock.time(), "result": result})
+            last = {"id": record.id, "digest": record.digest, "ended": self._ports.clock.time(), "result": result}
+            try:
+                self._store.finish(last)
+            except GpuFleetError as exc:
+                sys.stderr.write("%s\n" % exc.msg)
+                if self._store.last() != last:
+                    raise  # nobody could learn of it
         word = "rolled back" if result.get("rolled_back") else "failed" if result.get("failed") else "done"
         progress.tell(phase="done", phase_since=self._ports.clock.time(), done=True, outcome=word)
         sys.stderr.write("%s: %s\n" % (record.purpose, word))
 
     # -- what is done ----------------------------------------------------------------------------------------------
 
-    def _result(self, record: Record, request: Request, progress: Progress, scrub: Scrub) -> Dict[str, Any]:
+    def _result(
+        self, record: Record, request: Request, progress: Progress, scrub: Scrub, unwritable: Optional[str]
+    ) -> Dict[str, Any]:
         with ExitStack() as stack:
             reader = stack.enter_context(self._ports.open_reader())
             log = JobLog(record, self._store, progress, self._signals, scrub, self._ports)
-            recovery = Recovery(record, request, self._ports, reader, log, self._boot)
+            recovery = Recovery(record, request, self._ports, reader, log, self._boot, unwritable)
             why = recovery.reason
             if why is not None:
                 return recovery.roll_back(why)

@@ -29,7 +29,11 @@ TOO_MANY = 3
 class Recovery:
     """What becomes of one record."""
 
-    def __init__(self, record: Record, request: Request, ports: Ports, reader: GpuReader, log: JobLog, boot: str) -> None:
+    def __init__(
+        self, record: Record, request: Request, ports: Ports, reader: GpuReader, log: JobLog, boot: str, unwritable: Optional[str] = None
+    ) -> None:
+        """``unwritable`` says why the record can't be written any more: then nothing new is begun."""
+        self._unwritable = unwritable
         self._record = record
         self._request = request
         self._ports = ports
@@ -40,6 +44,8 @@ class Recovery:
     @property
     def interrupted(self) -> str:
         """What happened to it, as a sentence without its end."""
+        if self._unwritable is not None and self._record.attempts == 1:
+            return self._unwritable.rstrip(".")
         stage = self._record.stage.replace("_", " ")
         if self._rebooted:
             return "The host went down while this change was under way (%s)" % stage
@@ -53,8 +59,12 @@ class Recovery:
             return None  # the new server was seen to serve
         if record.stage == ROLLING_BACK:
             return self.interrupted
+        if self._unwritable is not None and record.undo.empty:
+            return self.interrupted
         if not self._request.rollback:
             return None
+        if self._unwritable is not None:
+            return "%s, and now: %s" % (self.interrupted, self._unwritable.rstrip("."))
         if self._rebooted or record.attempts >= TOO_MANY:
             return self.interrupted
         return None

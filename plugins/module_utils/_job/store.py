@@ -20,24 +20,33 @@ from .._core.errors import GpuFleetError
 from .._core.files import make_directory, sync_directory
 
 DIRECTORY = "/var/lib/gpufleet/change"
-_RECORD, _LAST = "record.json", "last.json"
+# In memory: what came of a change is told also when the disk is full.
+SPARE = "/run/gpufleet"
+_RECORD, _LAST, _SPARE_LAST = "record.json", "last.json", "change-last.json"
 _PAUSE_S = 0.1
 
 
 class Store:
-    """The files in one directory. Every failure is a GpuFleetError that names the file."""
+    """The files in one directory. Every failure is a GpuFleetError that names the file.
 
-    def __init__(self, directory: str = DIRECTORY) -> None:
+    What came of a change goes to the directory ``spare`` when it can't be written there.
+    """
+
+    def __init__(self, directory: str = DIRECTORY, spare: str = SPARE) -> None:
         self._directory = directory
         self._record = os.path.join(directory, _RECORD)
         self._last = os.path.join(directory, _LAST)
-        self._read: Tuple[Any, Optional[Dict[str, Any]]] = (None, None)
+        self._spare = os.path.join(spare, _SPARE_LAST)
+        self._read: Dict[str, Tuple[Any, Optional[Dict[str, Any]]]] = {}
 
     def create(self, record: Dict[str, Any]) -> bool:
         """Begin a change; False when another one has begun meanwhile. Never seen half-written."""
-        os.makedirs(os.path.dirname(self._directory), mode=0o755, exist_ok=True)
+        try:
+            os.makedirs(os.path.dirname(self._directory), mode=0o755, exist_ok=True)
+        except OSError as exc:
+            raise GpuFleetError("Cannot make the directory %s: %s." % (os.path.dirname(self._directory), exc.strerror)) from exc
         make_directory(self._directory, 0o700, os.geteuid(), os.getegid())
-        temporary = self._write(record)
+        temporary = self._write(record, self._directory)
         try:
             os.link(temporary, self._record)
         except FileExistsError:
@@ -63,44 +72,66 @@ class Store:
 
     def finish(self, last: Dict[str, Any]) -> None:
         """The change has ended: keep what came of it, then forget the change. In this order: whoever waits finds one or the other."""
-        self._replace(last, self._last)
-        os.unlink(self._record)
-        sync_directory(self._directory)
+        try:
+            self._replace(last, self._last)
+        except GpuFleetError:
+            self._replace(last, self._spare)
+        else:
+            try:
+                os.unlink(self._spare)
+            except FileNotFoundError:
+                pass
+        self.discard()
 
     def discard(self) -> None:
-        """Forget a change of which nothing was carried out."""
-        os.unlink(self._record)
-        sync_directory(self._directory)
+        """Forget the change: it has ended, or nothing of it was ever carried out."""
+        try:
+            os.unlink(self._record)
+            sync_directory(self._directory)
+        except OSError as exc:
+            raise GpuFleetError(
+                "The change that has ended cannot be forgotten, so no other one can begin: cannot remove %s: %s. Run again when its "
+                "file system can be written to." % (self._record, exc.strerror)
+            ) from exc
 
     def last(self) -> Optional[Dict[str, Any]]:
         """What came of the last change that ended; read again only when it is another file."""
+        kept, spare = self._last_in(self._last), self._last_in(self._spare)
+        if kept is None or spare is None:
+            return kept or spare
+        return spare if spare["ended"] > kept["ended"] else kept
+
+    def _last_in(self, path: str) -> Optional[Dict[str, Any]]:
         try:
-            status = os.stat(self._last)
+            status = os.stat(path)
         except OSError:
             return None
         mark = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if self._read[0] != mark:
-            self._read = (mark, _load(self._last))
-        return self._read[1]
+        if self._read.get(path, (None, None))[0] != mark:
+            self._read[path] = (mark, _load(path))
+        return self._read[path][1]
 
     def _replace(self, content: Dict[str, Any], path: str) -> None:
-        temporary = self._write(content)
+        temporary = self._write(content, os.path.dirname(path))
         try:
             os.rename(temporary, path)
-            sync_directory(self._directory)
+            sync_directory(os.path.dirname(path))
         except OSError as exc:
             raise GpuFleetError("Cannot write %s: %s." % (path, exc.strerror)) from exc
 
-    def _write(self, content: Dict[str, Any]) -> str:
+    def _write(self, content: Dict[str, Any], directory: str) -> str:
         """A new file beside the others, on disk, readable by root alone."""
+        temporary = None
         try:
-            fd, temporary = tempfile.mkstemp(prefix=".new-", dir=self._directory)  # made with mode 0600
+            fd, temporary = tempfile.mkstemp(prefix=".new-", dir=directory)  # made with mode 0600
             with os.fdopen(fd, "w", encoding="utf-8") as handle:
                 json.dump(content, handle)
                 handle.flush()
                 os.fsync(handle.fileno())
         except OSError as exc:
-            raise GpuFleetError("Cannot write to %s: %s." % (self._directory, exc.strerror)) from exc
+            if temporary is not None:
+                os.unlink(temporary)
+            raise GpuFleetError("Cannot write to %s: %s." % (directory, exc.strerror)) from exc
         return temporary
 
 

@@ -26,11 +26,11 @@ class ChangeLog:
         """Called *before* something is changed, with all that will then have to be put back. Must be on disk on return."""
 
     def try_to_intend(self, stage: str, undo: Undo, more: Optional[Dict[str, Any]] = None) -> List[str]:
-        """The same where nothing must wait for a disk that is full: what went wrong, if anything, as warnings."""
+        """The same where nothing may fail for a disk that is full: what went wrong, if anything, as warnings."""
         try:
             self.intend(stage, undo, more)
         except (GpuFleetError, OSError) as exc:
-            return ["What is put back could not be written down before: %s" % exc]
+            return ["How far this change is could not be written down: %s" % exc]
         return []
 
     def phase(self, name: str) -> None:

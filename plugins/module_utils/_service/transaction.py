@@ -252,7 +252,9 @@ class Transaction:
             self._log.phase("commit")
             # Only of use to whoever finds this change interrupted here, and the new server dead.
             self._undo.enabled, self._undo.disabled = list(on), list(off)
-            self._log.intend(COMMITTING, self._undo, {"replaced": self.outcome.replaced, "enable": on, "disable": off})
+            # The new server serves: a disk that is full by now is no reason to leave the boot with the old one.
+            more = {"replaced": self.outcome.replaced, "enable": on, "disable": off}
+            self.outcome.warnings.extend(self._log.try_to_intend(COMMITTING, self._undo, more))
         try:
             switch_boot(on, off, self._ports)
             self.outcome.touched |= bool(on or off)

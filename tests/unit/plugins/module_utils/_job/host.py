@@ -232,7 +232,7 @@ class Host:
 
     @property
     def store(self) -> Store:
-        return Store(self.paths.change)
+        return Store(self.paths.change, self.paths.run)
 
     def begin(self, **params: Any) -> None:
         """What the module does before it starts the job."""

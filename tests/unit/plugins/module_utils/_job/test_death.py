@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.store import Store
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job.host import NEW, OLD, Host, patch
 
-# Of all pairs of two deaths every so many-eth is tried, so that each first and each second is; 1 tries them all (a minute).
+# Of all pairs of two deaths every so many-eth is tried, so that each first and each second is; 1 tries them all (some minutes).
 STRIDE = int(os.environ.get("GPUFLEET_DEATH_STRIDE", "13"))
 
 
@@ -204,3 +206,42 @@ def test_a_driver_that_does_not_answer_after_a_reboot_keeps_no_old_server_down(f
         assert not case.host.store.exists()
         assert case.host.serving() and set(case.host.at_boot()) & {OLD, NEW}, (k, case.host.describe())
         assert committing or case.host.serving() == [OLD] == case.host.at_boot(), (k, case.host.describe())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("dies", [False, True], ids=["full", "full after a death"])
+def test_a_record_that_can_no_longer_be_written_leaves_a_host_that_serves(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch, scenario: Callable[[Host], dict[str, Any]], dies: bool
+) -> None:
+    written, full_from = 0, 10**9
+    real = Store._write
+
+    def write(store: Store, content: dict[str, Any], directory: str) -> str:
+        nonlocal written
+        if directory.endswith("/change"):
+            written += 1
+            if written >= full_from:
+                raise GpuFleetError("Cannot write to %s: No space left on device." % directory)
+        return real(store, content, directory)
+
+    monkeypatch.setattr(Store, "_write", write)
+    made = lives(fresh, scenario)
+    writes, ends = written, set()
+    deaths = range(1, made + 1) if dies else [None]
+    for k in deaths:
+        for fails in [1] if k else range(1, writes):
+            case = fresh(scenario)
+            case.host.begin(**case.params)
+            case.host.live(die_at=k) if k else None
+            case.host.revive(False)
+            written, full_from = 0, fails
+            case.host.live()
+            full_from = 10**9
+            said = "death before step %s, full from write %d on" % (k, fails)
+            case.check(said)
+            result = case.host.result()
+            ends.add(bool(result.get("failed")))
+            if fails == 1 and not k:
+                assert "No space left on device, before anything was touched" in result["msg"], result
+            again_works(case, k or fails)
+    assert True in ends

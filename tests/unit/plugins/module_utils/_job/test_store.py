@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -118,3 +119,30 @@ def test_only_lines_about_the_load_are_told_without_control_characters() -> None
     ]
     assert of_interest(lines) == {"line": "(Worker_TP0 pid=2) INFO Model loading took 91.2 GiB and 62.1 seconds", "shards": "12/64"}
     assert of_interest(lines[2:]) == {}
+
+
+def test_what_came_of_a_change_is_told_also_with_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, spare = tmp_path / "change", tmp_path / "run"
+    spare.mkdir()
+    store = Store(str(directory), str(spare))
+    store.create({"id": "a"})
+    store.finish({"id": "a", "ended": 1.0, "result": 1})
+    store.create({"id": "b"})
+    real = os.fsync
+
+    def full(fd: int) -> None:
+        if os.readlink("/proc/self/fd/%d" % fd).startswith(str(directory / ".new-")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(GpuFleetError, match="Cannot write to .*change: No space left on device"):
+        store.save({"id": "b", "stage": "x"})
+    store.finish({"id": "b", "ended": 2.0, "result": 2})
+    assert not store.exists() and store.last() == {"id": "b", "ended": 2.0, "result": 2}
+    assert sorted(path.name for path in directory.iterdir()) == ["last.json"], "a part of a file was left behind"
+    assert stat.S_IMODE(os.stat(next(spare.iterdir())).st_mode) == 0o600
+    monkeypatch.setattr(os, "fsync", real)
+    store.create({"id": "c"})
+    store.finish({"id": "c", "ended": 3.0, "result": 3})
+    assert store.last() == {"id": "c", "ended": 3.0, "result": 3} and not list(spare.iterdir())
