@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from .._process.inspect import Inspection
     from .smi import SmiCollector
 
-# Once a call has hung, how long the others may take: a healthy driver answers within milliseconds.
+# Once a call has hung, how long the others may take, besides several times the slowest that came back: a healthy driver answers
+# within milliseconds, or, without persistence mode, within seconds.
 IMPATIENT_S = 5.0
+_TIMES_SLOWEST = 4
 # How many calls may hang or crash in one reading before the driver as a whole is given up.
 _MAX_LOSSES = 4
 
@@ -123,13 +125,15 @@ class Driver:
     ) -> raw.RawReading:
         skips: List[_Skip] = []
         notes: List[str] = []
+        slowest = 0.0
         while True:
             # once something hung, the rest is asked with less patience: one slow GPU must not cost the time-out eight times
-            patience = self._timeout if not skips else min(self._timeout, IMPATIENT_S)
+            patience = self._timeout if not skips else min(self._timeout, IMPATIENT_S + _TIMES_SLOWEST * slowest)
             try:
                 reading = cast(raw.RawReading, self._ask(("nvml", only, processes, depth, skips), patience, meanwhile))
             except WorkerGone as gone:
                 meanwhile = None
+                slowest = max(slowest, gone.slowest)
                 notes.append(gone.detail)
                 if not _lose(skips, gone) or len(notes) > _MAX_LOSSES:
                     reason = "driver_hung" if gone.hung else "error"

@@ -35,8 +35,6 @@ _BAD_ARGUMENT, _NO_DEVICES, _INFOROM_CORRUPTED = 2, 6, 14
 _IN_USE = 1 << 30
 # Marks a row that does not come from the driver.
 _NO_ANSWER = "no answer"
-# After a call hung, how long single GPUs may take that are asked one by one.
-_IMPATIENT_S = 5.0
 # GPUs are asked one by one up to this index when nothing else says how many there are; so many at once.
 _MOST_GPUS = 64
 _AT_ONCE = 8
@@ -75,12 +73,12 @@ class SmiCollector:
 
     # --- memory, by CSV
 
-    def _rows(self, binary: str, only: Optional[FrozenSet[int]], timeout: Optional[float] = None) -> "_Rows":
+    def _rows(self, binary: str, only: Optional[FrozenSet[int]]) -> "_Rows":
         """(rows, None), or what is there of them and how the command ended."""
         while True:
             fields = REQUIRED_FIELDS + self._optional + (LAST_FIELD,)
             argv = [binary, "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"] + _only(only)
-            done = self._runner.run(argv, timeout=timeout or self._timeout)
+            done = self._runner.run(argv, timeout=self._timeout)
             unknown = refused_field(done.stdout + done.stderr)
             if unknown in self._optional:
                 self._optional = tuple(field for field in self._optional if field != unknown)
@@ -89,7 +87,10 @@ class SmiCollector:
             return rows, None if done.ok or (rows and done.rc == _INFOROM_CORRUPTED) else done
 
     def _one_by_one(self, binary: str, only: Optional[FrozenSet[int]], whole: Completed) -> "_Salvage":
-        """After the whole query failed: ask each GPU alone, so that a bad one does not hide the others."""
+        """After the whole query failed: ask each GPU alone, so that a bad one does not hide the others.
+
+        Each has the whole time-out: without persistence mode every nvidia-smi takes seconds, and many at once take longer still.
+        """
         code = raw.HUNG if whole.timed_out else _text_code(whole)
         if _no_devices(whole) and only is None:
             return [], 0, None  # the driver works and shows no GPU
@@ -116,7 +117,7 @@ class SmiCollector:
 
     def _single(self, binary: str, index: int) -> Optional["_RowAndVersion"]:
         """One GPU's row, or a row that says what is wrong with it; None when there is no such GPU."""
-        found, trouble = self._rows(binary, frozenset([index]), min(self._timeout, _IMPATIENT_S))
+        found, trouble = self._rows(binary, frozenset([index]))
         if found:
             return found[0]
         if trouble is not None and trouble.timed_out:
@@ -142,12 +143,9 @@ class SmiCollector:
         wanted = processes or divided or (self._cuda_version is None and depth == raw.FULL)
         if not readable or not wanted:
             return
+        if len(readable) < len(reading.gpus):
+            only = frozenset(gpu.index for gpu in readable)  # a bad one could spoil the whole, or cost the time-out again
         details = self._xml(binary, only)
-        for gpu in readable:
-            if gpu.pci_bus_id not in details.gpus and len(readable) < len(reading.gpus):
-                alone = self._xml(binary, frozenset([gpu.index]))  # another one is so bad that it spoils the whole
-                details.gpus.update(alone.gpus)
-                details.cuda_version = details.cuda_version or alone.cuda_version
         self._cuda_version = self._cuda_version or details.cuda_version
         named = parse_list(self._runner.run([binary, "-L"], timeout=self._timeout).stdout) if divided else {}
         for gpu in readable:

@@ -28,7 +28,8 @@ except ImportError:  # a Python without it
     from pickle import dumps, loads
 
 _STEP_SIZE = 256
-_STEP_HEADER = struct.Struct("=dH")
+# When the current step began, how long the slowest before it took, the length of the text that follows.
+_STEP_HEADER = struct.Struct("=ddH")
 _LENGTH = struct.Struct("=Q")
 # How long a killed child may take to be reaped before it is given up.
 _REAP_S = 0.5
@@ -38,13 +39,15 @@ Handler = Callable[[Any], Any]
 
 
 class WorkerGone(Exception):
-    """The child gave no answer: it hung (``hung``), or died. ``step`` is what it was doing."""
+    """The child gave no answer: it hung (``hung``), or died. ``step`` is what it was doing; ``slowest`` how many seconds the
+    slowest step took that came to its end."""
 
-    def __init__(self, step: str, hung: bool, detail: str) -> None:
+    def __init__(self, step: str, hung: bool, detail: str, slowest: float = 0.0) -> None:
         super().__init__(detail)
         self.step = step
         self.hung = hung
         self.detail = detail
+        self.slowest = slowest
 
 
 class Worker:
@@ -75,7 +78,7 @@ class Worker:
         """
         if not self._alive:
             raise WorkerGone("", False, "the reading process has ended")
-        self._note("", time.monotonic())
+        self._steps[: _STEP_HEADER.size] = _STEP_HEADER.pack(time.monotonic(), 0.0, 0)
         payload = dumps(request)
         try:
             os.write(self._requests, _LENGTH.pack(len(payload)) + payload)
@@ -99,13 +102,13 @@ class Worker:
         poller = select.poll()
         poller.register(self._answers, select.POLLIN)
         while len(parts) < size:
-            started, step = self._step()
+            started, slowest, step = self._step()
             left = started + timeout - time.monotonic()
             if not poller.poll(max(0, int(left * 1000) + 1)):
                 if left > 0 or self._step()[0] != started:
                     continue  # the step may have moved on meanwhile: look again
                 self._stop()
-                raise WorkerGone(step, True, "%s did not answer within %g s" % (step or "the driver", timeout))
+                raise WorkerGone(step, True, "%s did not answer within %g s" % (step or "the driver", timeout), slowest)
             part = os.read(self._answers, size - len(parts))
             if not part:
                 raise self._died()
@@ -113,10 +116,10 @@ class Worker:
         return parts
 
     def _died(self) -> WorkerGone:
-        _started, step = self._step()
+        _started, slowest, step = self._step()
         status = self._stop()
         how = "signal %d" % os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else "an unexpected exit"
-        return WorkerGone(step, False, "%s ended the reading process by %s" % (step or "the driver's library", how))
+        return WorkerGone(step, False, "%s ended the reading process by %s" % (step or "the driver's library", how), slowest)
 
     def _stop(self) -> Optional[int]:
         """Kill the child; its wait status, or None when it did not die in time and was left behind."""
@@ -145,18 +148,16 @@ class Worker:
         self._steps.close()
         return status
 
-    def _note(self, step: str, now: float) -> None:
-        _note(self._steps, step, now)
-
-    def _step(self) -> Tuple[float, str]:
-        started, length = _STEP_HEADER.unpack(self._steps[: _STEP_HEADER.size])
+    def _step(self) -> Tuple[float, float, str]:
+        started, slowest, length = _STEP_HEADER.unpack(self._steps[: _STEP_HEADER.size])
         end = _STEP_HEADER.size + min(length, _STEP_SIZE - _STEP_HEADER.size)
-        return started, self._steps[_STEP_HEADER.size: end].decode("utf-8", "replace")
+        return started, slowest, self._steps[_STEP_HEADER.size: end].decode("utf-8", "replace")
 
 
 def _note(steps: mmap.mmap, step: str, now: float) -> None:
     text = step.encode("utf-8")[: _STEP_SIZE - _STEP_HEADER.size]
-    steps[: _STEP_HEADER.size + len(text)] = _STEP_HEADER.pack(now, len(text)) + text
+    started, slowest, _length = _STEP_HEADER.unpack(steps[: _STEP_HEADER.size])
+    steps[: _STEP_HEADER.size + len(text)] = _STEP_HEADER.pack(now, max(slowest, now - started), len(text)) + text
 
 
 def _child(make_handler: Callable[[Beat], Handler], steps: mmap.mmap, requests: int, answers: int) -> None:

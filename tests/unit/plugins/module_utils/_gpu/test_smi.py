@@ -21,15 +21,16 @@ NO_SUCH = (6, "No devices were found\n", "")
 class Smi(Runner):
     """An nvidia-smi that answers by a function of its arguments."""
 
-    def __init__(self, answer: Callable[[List[str]], Answer]) -> None:
+    def __init__(self, answer: Callable[[List[str]], Answer], takes: float = 0.0) -> None:
         self.answer = answer
+        self.takes = takes
         self.calls: List[List[str]] = []
 
     def run(self, argv: Sequence[str], timeout: float = 30.0, stdin: Optional[str] = None,
             env: Optional[Mapping[str, str]] = None) -> Completed:
         arguments = list(argv[1:])
         self.calls.append(arguments)
-        rc, out, err = self.answer(arguments)
+        rc, out, err = self.answer(arguments) if self.takes < timeout else (None, "", "")
         return Completed(tuple(argv), rc, out, err, timed_out=rc is None)
 
 
@@ -46,6 +47,12 @@ def row(index: int, fields: "list[str]") -> str:
     return ", ".join(values[field] for field in fields) + "\n"
 
 
+def xml(indices: Sequence[int]) -> str:
+    """-q -x of GPUs with nobody on them."""
+    gpus = ['<gpu id="00000000:%02d:00.0"><processes></processes></gpu>' % index for index in indices]
+    return '<?xml version="1.0" ?><nvidia_smi_log><cuda_version>13.0</cuda_version>%s</nvidia_smi_log>' % "".join(gpus)
+
+
 def fields_of(arguments: List[str]) -> List[str]:
     """The queried fields; none for another command."""
     return arguments[0].split("=", 1)[1].split(",") if arguments[0].startswith("--query-gpu=") else []
@@ -56,9 +63,10 @@ def selected(arguments: List[str], count: int) -> List[int]:
     return [int(word) for word in arguments[arguments.index("-i") + 1].split(",")] if "-i" in arguments else list(range(count))
 
 
-def read(runner: Smi, tmp_path: Path, only: "frozenset[int] | None" = None, processes: bool = False) -> raw.RawReading:
+def read(runner: Smi, tmp_path: Path, only: "frozenset[int] | None" = None, processes: bool = False,
+         timeout: float = 5) -> raw.RawReading:
     """One reading of memory."""
-    return SmiCollector(runner, 5, str(tmp_path)).read(only, processes, raw.MEMORY)
+    return SmiCollector(runner, timeout, str(tmp_path)).read(only, processes, raw.MEMORY)
 
 
 def test_fields_that_this_driver_does_not_know_are_left_out_once(tmp_path: Path) -> None:
@@ -89,6 +97,30 @@ def test_a_bad_gpu_does_not_hide_the_others(tmp_path: Path) -> None:
     reading = read(Smi(answer), tmp_path)
     assert reading.failure is None and reading.count == 4
     assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(0, 0), (1, 0), (2, raw.GPU_IS_LOST), (3, 0)]
+
+
+@pytest.mark.parametrize("whole", [15, None], ids=["lost", "hung"])
+def test_a_bad_gpu_beside_a_slow_nvidia_smi_does_not_hide_the_others(tmp_path: Path, whole: Optional[int]) -> None:
+    """Without persistence mode each nvidia-smi takes seconds, however little it is asked for."""
+
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, 4)
+        if 2 in wanted:
+            return whole, "", "" if whole is None else "Unable to determine the device handle for GPU0000:02:00.0: GPU is lost.\n"
+        if max(wanted) > 3:
+            return NO_SUCH
+        if arguments[0] == "-q":
+            return 0, xml(wanted), ""
+        return 0, "".join(row(index, fields_of(arguments)) for index in wanted), ""
+
+    runner = Smi(answer, takes=29.0)
+    reading = read(runner, tmp_path, processes=True, timeout=30.0)
+    assert reading.failure is None and reading.count == 4
+    bad = raw.HUNG if whole is None else raw.GPU_IS_LOST
+    assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(0, 0), (1, 0), (2, bad), (3, 0)]
+    assert all(gpu.processes == [] for gpu in reading.gpus if gpu.index != 2)
+    # whatever comes after leaves the bad one alone: it would cost its time again
+    assert [selected(call, 4) for call in runner.calls if call[0] == "-q"] == [[0, 1, 3]]
 
 
 def test_a_hung_driver_is_given_up_with_one_more_try(tmp_path: Path) -> None:

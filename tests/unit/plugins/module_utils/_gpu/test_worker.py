@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, List
 
 import pytest
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import driver
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.raw import RawReading
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import Beat, Handler, Worker, WorkerGone
 
 
@@ -33,6 +35,11 @@ def handler(beat: Beat) -> Handler:
         if verb == "hang":
             if argument == "ignoring":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            beat("the call that hangs")
+            time.sleep(600)
+        if verb == "slow, then hang":
+            beat("slow")
+            time.sleep(argument)
             beat("the call that hangs")
             time.sleep(600)
         if verb == "crash":
@@ -125,6 +132,8 @@ def test_an_exception_in_the_child_reaches_the_parent(worker: Worker) -> None:
 def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     code = """
 import os, sys, time
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import driver
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.raw import RawReading
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import Worker
 worker = Worker(lambda beat: lambda request: request)
 worker.ask(1, 5)
@@ -139,3 +148,30 @@ os._exit(0)
     while Path("/proc/%d" % pid).exists() and "Z" not in Path("/proc/%d/stat" % pid).read_text().rsplit(")", 1)[1][:3]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_the_slowest_step_that_came_back_is_known(worker: Worker) -> None:
+    with pytest.raises(WorkerGone) as gone:
+        worker.ask(("slow, then hang", 0.4), 0.6)
+    assert 0.4 <= gone.value.slowest < 0.6
+
+
+def test_who_is_slow_but_well_is_not_given_up_after_another_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without persistence mode a call may take many seconds, and the child that comes after must make the same ones again."""
+    patience: List[float] = []
+
+    class Slow:
+        pid = 0
+
+        def __init__(self, _make_handler: object) -> None:
+            pass
+
+        def ask(self, _request: object, timeout: float, _meanwhile: object = None) -> RawReading:
+            patience.append(timeout)
+            if len(patience) == 1:
+                raise WorkerGone("nvmlDeviceGetMemoryInfo_v2 on GPU 2", True, "it hung", slowest=9.0)
+            return RawReading("nvml", count=1)
+
+    monkeypatch.setattr(driver, "Worker", Slow)
+    reading = driver.Driver("nvml", 60.0, None, "/proc", "/dev").read(None, False, 1)
+    assert reading.failure is None and patience[0] == 60.0 and 2 * 9.0 < patience[1] <= 60.0
