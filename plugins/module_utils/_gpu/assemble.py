@@ -10,15 +10,13 @@ from typing import Callable, Dict, Optional, Sequence, Tuple
 
 from . import raw
 from .host import MemInfo
-from .lists import merge
+from .lists import ABSURD, merge
 from .types import Gpu, GpuProcess, MigDevice, Snapshot, memory_sums
 
 # Says who is on a GPU.
 OnGpu = Callable[[raw.RawGpu], Tuple[GpuProcess, ...]]
 
 MIB = 1 << 20
-# Nothing has as much as this; a larger number is a misread or "unknown".
-_ABSURD = 1 << 50
 # GPUs that share the host's memory and have none of their own. On any other GPU "not supported" stays an error.
 _INTEGRATED = re.compile(r"\b(GB10|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
 
@@ -166,7 +164,7 @@ def _sane(memory: raw.RawMemory) -> bool:
     # used and free are read an instant apart from each other in some drivers: leave 1/64 for that
     return (
         memory.total > 0
-        and all(0 <= value < _ABSURD for value in values)
+        and all(0 <= value < ABSURD for value in values)
         and max(memory.used, memory.free) <= memory.total
         and memory.used + memory.free <= memory.total + memory.total // 64
     )

@@ -9,6 +9,18 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import raw
 
+# A pid is at most 2^22 on Linux whatever pid_max says.
+_PID_LIMIT = 1 << 22
+# Nothing has as much as this; a larger number is a misread or "unknown" (2^64-1, in some units).
+ABSURD = 1 << 50
+
+
+def plausible(pid: int, used: Optional[int], total: Optional[int]) -> bool:
+    """Whether an entry of a list can be true on a GPU of ``total`` bytes; None: its total is unknown."""
+    if not 1 < pid <= _PID_LIMIT:
+        return False
+    return used is None or 0 <= used <= (ABSURD if total is None else total)
+
 
 def merge(entries: Sequence[raw.RawProcess]) -> List[Tuple[int, str, Optional[int]]]:
     """Entries of all lists by pid: (pid, types joined with +, bytes).

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 from . import raw
+from .lists import plausible
 from .nvml_abi import LISTS, Nvml, NvmlError, call_list, function_of_list
 
 STRIDES = (16, 24, 32)
 _SENTINEL = 0xAA
 _NOT_AVAILABLE = 2**64 - 1
 _NO_INSTANCE = 2**32 - 1
-# A pid is at most 2^22 on Linux whatever pid_max says; above that the entry was read with a wrong layout.
-_PID_LIMIT = 1 << 22
 
 
 @dataclass
@@ -55,7 +54,7 @@ def read_lists(nvml: Nvml, handle: ctypes.c_void_p, total: Optional[int]) -> Pro
             found.bad += 1
             continue
         for entry in entries:
-            if _plausible(entry, total):
+            if plausible(entry[0], entry[1], total):
                 found.processes.append(raw.RawProcess(entry[0], letter, entry[1], entry[2], entry[3]))
             else:
                 found.bad += 1
@@ -118,10 +117,3 @@ def _entry(part: bytes) -> _Entry:
         None if instance == _NO_INSTANCE else instance,
         None if compute == _NO_INSTANCE else compute,
     )
-
-
-def _plausible(entry: _Entry, total: Optional[int]) -> bool:
-    pid, used = entry[0], entry[1]
-    if not 1 < pid <= _PID_LIMIT:
-        return False
-    return used is None or total is None or used <= total

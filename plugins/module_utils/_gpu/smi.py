@@ -13,6 +13,7 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from .._core.runner import Completed, Runner
 from . import host, raw
+from .lists import plausible
 from .smi_text import (
     LAST_FIELD,
     OPTIONAL_FIELDS,
@@ -153,6 +154,7 @@ class SmiCollector:
             self._add(gpu, found, named.get(gpu.uuid or "", []))
             if processes:
                 self._add_processes(binary, gpu, found)
+                _sift(gpu)
 
     def _xml(self, binary: str, only: Optional[FrozenSet[int]]) -> Details:
         done = self._runner.run([binary, "-q", "-x"] + _only(only), timeout=self._timeout)
@@ -198,6 +200,15 @@ def _named(device: raw.RawMig, named: Sequence[raw.RawMig]) -> raw.RawMig:
         if other.index == device.index:
             return replace(device, uuid=other.uuid, name=other.name)
     return device
+
+
+def _sift(gpu: raw.RawGpu) -> None:
+    """Leave out entries that can't be true, and count them."""
+    listed = gpu.processes or []
+    total = gpu.memory.total if gpu.memory is not None and gpu.memory.total > 0 else None
+    kept = [entry for entry in listed if plausible(entry.pid, entry.used, total)]
+    if len(kept) < len(listed):
+        gpu.processes, gpu.bad_processes = kept, gpu.bad_processes + len(listed) - len(kept)
 
 
 def _only(only: Optional[FrozenSet[int]]) -> List[str]:

@@ -178,7 +178,7 @@ def _gpu_details(node: Any) -> GpuDetails:
     found.processes = []
     for process in processes.iterfind("process_info"):
         pid = _number(_first(process, "pid") or "")
-        if pid is None or not _plausible(pid):
+        if pid is None:
             found.bad_processes += 1
             continue
         used = _number(_first(process, "used_memory") or "")
@@ -193,10 +193,6 @@ def _gpu_details(node: Any) -> GpuDetails:
                 )
             )
     return found
-
-
-def _plausible(pid: int) -> bool:
-    return 1 < pid <= 1 << 22
 
 
 def _memory(node: Any) -> Optional[raw.RawMemory]:
@@ -227,7 +223,7 @@ def parse_apps(text: str) -> Dict[str, List[raw.RawProcess]]:
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         pid = natural(cells[1]) if len(cells) == 3 else None
-        if pid is not None and _plausible(pid):
+        if pid is not None:
             used = _number(cells[2])
             found.setdefault(cells[0], []).append(raw.RawProcess(pid, "C", None if used is None else used * MIB))
     return found

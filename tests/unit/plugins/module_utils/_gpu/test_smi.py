@@ -199,3 +199,20 @@ def test_a_host_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(smi, "find_smi", lambda: None)
     reading = read(Smi(lambda arguments: NO_SUCH), tmp_path)
     assert reading.failure is not None and reading.failure.reason == "library_missing"
+
+
+@pytest.mark.parametrize("kind", ["-q", "--query-compute-apps"])
+@pytest.mark.parametrize(("pid", "mib"), [(100, 17592186044415), (100, 10**9), (100, 1001), (0, 5), (4294967295, 5)])
+def test_an_entry_that_cannot_be_true_is_left_out_and_told(tmp_path: Path, kind: str, pid: int, mib: int) -> None:
+    listed = "<process_info><pid>%d</pid><used_memory>%d MiB</used_memory></process_info>" % (pid, mib)
+
+    def answer(arguments: List[str]) -> Answer:
+        if arguments[0].startswith("--query-compute-apps"):
+            return 0, "GPU-0, %d, %d\nGPU-0, 101, 5\n" % (pid, mib), ""
+        if arguments[0] == "-q":
+            return 0, xml([0]).replace("<processes>", "<processes>" + listed) if kind == "-q" else "", ""
+        return 0, row(0, fields_of(arguments)), ""
+
+    (gpu,) = read(Smi(answer), tmp_path, processes=True).gpus
+    assert gpu.bad_processes == 1
+    assert gpu.processes == ([] if kind == "-q" else [raw.RawProcess(101, "C", 5 << 20)])

@@ -155,9 +155,10 @@ def test_the_xml_adds_processes_mig_and_the_cuda_version() -> None:
     details = parse_xml(XML)
     assert details is not None and details.cuda_version == "13.0"
     first, second = details.gpus["00000000:01:00.0"], details.gpus["00000000:21:00.0"]
-    assert first.minor == 4 and first.bad_processes == 1
-    assert first.processes == [
-        raw.RawProcess(4242, "C", 5000 * MIB), raw.RawProcess(4242, "G", 5000 * MIB), raw.RawProcess(4243, "G", None)]
+    assert first.minor == 4 and first.bad_processes == 0
+    assert first.processes == [  # what can't be true among them is left out when the GPU's size is known
+        raw.RawProcess(4242, "C", 5000 * MIB), raw.RawProcess(4242, "G", 5000 * MIB), raw.RawProcess(4243, "G", None),
+        raw.RawProcess(0, "C", MIB)]
     assert (second.minor, second.processes, second.code) == (None, None, raw.NOT_SUPPORTED)
     assert second.mig_devices == [
         raw.RawMig(1, gpu_instance_id=7, compute_instance_id=0, memory=raw.RawMemory(4864 * MIB, 13 * MIB, 4851 * MIB, 0))]
