@@ -23,7 +23,7 @@ def _row(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
         "host": host,
         "result": what,
         "ok": fine,
-        "freed_mib": result.get("freed_mib"),
+        "freed_mib": _would_free(result) if _is_plan(result) else result.get("freed_mib"),
         "ended": _ended(result),
         "left": _left(result) or (None if fine else _first_line(result)),
         "total_s": (result.get("timings") or {}).get("total"),
@@ -70,10 +70,35 @@ def _ended(result: Mapping[str, Any]) -> Optional[str]:
     return "; ".join(parts) or None
 
 
+def _would_end(holder: Mapping[str, Any]) -> bool:
+    """Whether a plan ends this holder: its fate there, in the words of the module."""
+    return str(holder.get("reason")) in ("it would be ended", "its unit would be stopped")
+
+
+def _would_free(result: Mapping[str, Any]) -> int:
+    """MiB that the driver lists for what a plan ends."""
+    holders = [holder for each in result.get("held") or [] for holder in each.get("holders") or []]
+    return sum(holder.get("used_mib") or 0 for holder in holders if _would_end(holder))
+
+
+def _stays(held: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
+    """What a plan leaves on a GPU, None when nothing is known to stay."""
+    holders = [holder for holder in held.get("holders") or [] if not _would_end(holder)]
+    if len(holders) == len(held.get("holders") or []):
+        return held
+    ended = [holder.get("used_mib") for holder in held["holders"] if _would_end(holder)]
+    used = max(0, (held.get("used_mib") or 0) - sum(each or 0 for each in ended))
+    # Who only has the device node open holds what no list shows.
+    if used <= (held.get("limit_mib") or 0) or (None in ended and not holders):
+        return None
+    return dict(held, holders=holders, used_mib=used)
+
+
 def _left(result: Mapping[str, Any]) -> Optional[str]:
-    """What is still held, said once for GPUs with the same holders and the same reasons."""
+    """What is still held, said once for GPUs with the same holders and the same reasons; what should be gone comes first."""
     gpus_by_text: Dict[str, List[str]] = {}
-    for each in result.get("held") or []:
+    staying = [found for found in map(_stays, result.get("held") or []) if found is not None]
+    for each in sorted(staying, key=lambda one: one.get("verdict") == "in_use"):
         used = "" if each.get("used_mib") is None else " (%s MiB)" % each["used_mib"]
         gpus_by_text.setdefault(_holders(each), []).append("%s%s" % (each.get("gpu"), used))
     parts = ["GPU %s: %s" % (", ".join(gpus), text) for text, gpus in gpus_by_text.items()]

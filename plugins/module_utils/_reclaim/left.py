@@ -168,7 +168,8 @@ def failure_message(
     parts = ["GPU memory is still held after %.1f s" % waited]
     if not held:
         parts[0] = "The GPU memory is not proven free after %.1f s: %s" % (waited, reason or "no reason is known")
-    for each in held:
+    # What should be gone comes before what is in use by right.
+    for each in sorted(held, key=lambda one: (one.verdict == IN_USE, one.gpu.index)):
         parts.append(_gpu_line(each))
     for each_process in unkillable:
         parts.append(

@@ -160,7 +160,8 @@ def _container(holder: Holder) -> Optional[str]:
     if holder.container is None:
         return None
     command = "" if holder.stop_command is None else "; to end it: %s" % holder.stop_command
-    return "it runs in container %s, which may start it again%s" % (holder.container, command)
+    name = holder.container[:12] if len(holder.container) == 64 else holder.container  # as its runtime shows it
+    return "it runs in container %s, which may start it again%s" % (name, command)
 
 
 def _protected(holder: Holder) -> Optional[str]:

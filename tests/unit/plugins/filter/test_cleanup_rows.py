@@ -93,10 +93,10 @@ def test_what_is_left_is_said_once_for_gpus_with_the_same_holders() -> None:
         reboot_required=True,
     )})
     assert rows[0]["left"] == (
-        "GPU 0 (96801 MiB), 1 (96801 MiB): in use by vllm-a.service; "
         "GPU 2 (96801 MiB): VLLM::EngineCor pid 8: survived SIGKILL; "
         "GPU 3 (96801 MiB): held by no process that can be seen; "
         "GPU 4: can't be read (lost: GPU is lost); "
+        "GPU 0 (96801 MiB), 1 (96801 MiB): in use by vllm-a.service; "
         "pid 8 (VLLM::EngineCor) can't be ended, state D; reboot required"
     )
 
@@ -110,3 +110,26 @@ def test_anything_else_is_refused() -> None:
     with pytest.raises(AnsibleFilterError, match="dictionary of results"):
         cleanup_rows([result()])
     assert FilterModule().filters() == {"cleanup_rows": cleanup_rows}
+
+
+def test_a_plan_shows_what_would_come_free_and_only_what_would_stay() -> None:
+    ended = {"pid": 8, "name": "VLLM::Worker_TP", "unit": "old.service", "reason": "it would be ended", "used_mib": 96801}
+    small = dict(ended, used_mib=3000)
+    stopped = dict(ended, pid=9, unit="train.service", reason="its unit would be stopped", used_mib=500)
+    kimi = {"pid": 7, "name": "VLLM::EngineCor", "unit": "vllm-kimi.service", "reason": "it belongs to it", "used_mib": 90000}
+    (row,) = cleanup_rows({"gpu01": result(
+        changed=True, freed=False, signalled=PLANNED, timings={"total": 0.0}, held=[
+            dict(held(0, "dirty", ended, stopped, used=97303), limit_mib=1024),
+            dict(held(2, "dirty", kimi, small, used=93002), limit_mib=1024),
+            dict(held(3, "in_use", kimi, used=90002), limit_mib=1024),
+            dict(held(5, "dirty", small, used=10000), limit_mib=1024),
+            dict(held(6, "dirty", dict(ended, used_mib=None), used=5000), limit_mib=1024),
+            dict(held(7, "dirty", used=7002), limit_mib=1024),
+        ],
+    )})
+    assert row["freed_mib"] == 96801 + 500 + 3000 + 3000
+    assert row["left"] == (
+        "GPU 2 (90002 MiB): VLLM::EngineCor pid 7: it belongs to it; "
+        "GPU 5 (7000 MiB), 7 (7002 MiB): held by no process that can be seen; "
+        "GPU 3 (90002 MiB): in use by vllm-kimi.service"
+    )
