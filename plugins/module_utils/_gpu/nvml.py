@@ -144,7 +144,7 @@ class NvmlCollector:
             raise NvmlError(lists.code, "nvmlDeviceGetComputeRunningProcesses")
         gpu.processes_code = lists.code
         gpu.bad_processes = lists.bad
-        gpu.processes = lists.processes if lists.code == raw.SUCCESS else None
+        gpu.processes = lists.processes if lists.compute else None
 
     def _mig_devices(self, nvml: Nvml, handle: ctypes.c_void_p) -> List[raw.RawMig]:
         devices: List[raw.RawMig] = []

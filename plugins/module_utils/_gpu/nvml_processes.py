@@ -22,22 +22,26 @@ from .nvml_abi import LISTS, Nvml, NvmlError, call_list, function_of_list
 STRIDES = (16, 24, 32)
 _SENTINEL = 0xAA
 _NOT_AVAILABLE = 2**64 - 1
+_NO_SUCH_LIST = (raw.NOT_SUPPORTED, raw.FUNCTION_NOT_FOUND)
 _NO_INSTANCE = 2**32 - 1
 
 
 @dataclass
 class ProcessLists:
-    """The lists of one GPU, merged. ``code`` is the error when not even the compute list could be read."""
+    """The lists of one GPU, merged. ``code`` is the error when one of them could not be read, ``compute`` whether the one of
+    computing processes could."""
 
     processes: List[raw.RawProcess]
     code: int = raw.SUCCESS
     bad: int = 0
+    compute: bool = True
 
 
 def read_lists(nvml: Nvml, handle: ctypes.c_void_p, total: Optional[int]) -> ProcessLists:
     """All three lists of a GPU. ``total`` is its memory in bytes: no process can hold more.
 
-    A list that the driver does not have (MPS on an old one, graphics on a data centre card) is left out. Entries that can't be
+    A list that the driver does not have (MPS on an old one, graphics on a data centre card) is left out; one that it has and does
+    not give makes the whole incomplete. Entries that can't be
     true are counted in ``bad`` and left out.
     """
     found = ProcessLists([])
@@ -46,9 +50,9 @@ def read_lists(nvml: Nvml, handle: ctypes.c_void_p, total: Optional[int]) -> Pro
             entries = _read_list(nvml, kind, handle)
         except NvmlError as exc:
             if letter == "C":
-                found.code = exc.code
-            elif exc.code in (raw.HUNG, raw.CRASHED):
-                found.code = found.code or exc.code
+                found.code, found.compute = exc.code, False
+            elif exc.code not in _NO_SUCH_LIST:
+                found.code = found.code or exc.code  # somebody may be there who computes nothing
             continue
         if entries is None:
             found.bad += 1

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from typing import List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import pytest
 from hypothesis import given
@@ -83,6 +83,7 @@ class Library:
         self.lists = lists
         self.code = code
         self.calls: List[str] = []
+        self.failing: Dict[str, int] = {}
 
     def __getattr__(self, name: str) -> object:
         if name not in self.lists:
@@ -91,8 +92,8 @@ class Library:
 
         def call(_handle: object, count: object, buffer: object) -> int:
             self.calls.append(name)
-            if self.code:
-                return self.code
+            if self.failing.get(name, self.code):
+                return self.failing.get(name, self.code)
             number = count._obj  # type: ignore[attr-defined]
             room, number.value = number.value, len(entries)
             if len(entries) > room:
@@ -148,3 +149,12 @@ def test_one_list_without_the_others_is_enough() -> None:
 def test_an_error_of_the_compute_list_is_the_lists_error() -> None:
     library = Library({"nvmlDeviceGetComputeRunningProcesses_v3": (24, [])}, code=raw.NO_PERMISSION)
     assert lists_of(library) == ([], raw.NO_PERMISSION, 0)
+
+
+@pytest.mark.parametrize("kind", ["Graphics", "MPSCompute"])
+@pytest.mark.parametrize(("answer", "code"), [(999, 999), (4, 4), (raw.NOT_SUPPORTED, 0), (raw.FUNCTION_NOT_FOUND, 0)])
+def test_a_list_that_is_there_and_not_given_is_not_an_empty_one(kind: str, answer: int, code: int) -> None:
+    compute, other = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGet%sRunningProcesses_v3" % kind
+    library = Library({compute: (24, [(100, GIB)]), other: (24, [])})
+    library.failing[other] = answer
+    assert lists_of(library) == ([(100, "C", GIB)], code, 0)
