@@ -146,19 +146,25 @@ class SmiCollector:
             return
         if len(readable) < len(reading.gpus):
             only = frozenset(gpu.index for gpu in readable)  # a bad one could spoil the whole, or cost the time-out again
-        details = self._xml(binary, only)
+        details, code = self._xml(binary, only)
         self._cuda_version = self._cuda_version or details.cuda_version
         named = parse_list(self._runner.run([binary, "-L"], timeout=self._timeout).stdout) if divided else {}
         for gpu in readable:
             found = details.gpus.get(gpu.pci_bus_id or "")
             self._add(gpu, found, named.get(gpu.uuid or "", []))
             if processes:
-                self._add_processes(binary, gpu, found)
+                self._add_processes(binary, gpu, found, code)
                 _sift(gpu)
+        missing = [str(gpu.index) for gpu in readable if gpu.pci_bus_id not in details.gpus]
+        if missing:
+            # it carries more than the other reports: what is missing now is said, not passed over
+            reading.notes += ("nvidia-smi -q -x says nothing usable about GPU %s: %s" % (", ".join(missing), raw.code_text(code)),)
 
-    def _xml(self, binary: str, only: Optional[FrozenSet[int]]) -> Details:
+    def _xml(self, binary: str, only: Optional[FrozenSet[int]]) -> Tuple[Details, int]:
+        """(what it says, the code that stands for a GPU that is missing there)."""
         done = self._runner.run([binary, "-q", "-x"] + _only(only), timeout=self._timeout)
-        return parse_xml(done.stdout) or Details()
+        found = parse_xml(done.stdout) or Details()
+        return found, raw.HUNG if done.timed_out else raw.BAD_ANSWER if done.ok else _text_code(done)
 
     def _add(self, gpu: raw.RawGpu, details: Optional[GpuDetails], named: Sequence[raw.RawMig]) -> None:
         gpu.minor = details.minor if details is not None else None
@@ -167,7 +173,7 @@ class SmiCollector:
         if details is not None and gpu.mig_enabled:
             gpu.mig_devices = [_named(device, named) for device in details.mig_devices]
 
-    def _add_processes(self, binary: str, gpu: raw.RawGpu, details: Optional[GpuDetails]) -> None:
+    def _add_processes(self, binary: str, gpu: raw.RawGpu, details: Optional[GpuDetails], code: int) -> None:
         if details is not None:
             gpu.processes, gpu.processes_code, gpu.bad_processes = details.processes, details.code, details.bad_processes
             used = gpu.memory.used if gpu.memory is not None else 0
@@ -179,7 +185,8 @@ class SmiCollector:
         if not done.ok:
             gpu.processes, gpu.processes_code = None, raw.HUNG if done.timed_out else _text_code(done)
         elif details is None:
-            gpu.processes = parse_apps(done.stdout).get(gpu.uuid or "", [])
+            # those that compute; the graphics processes stand nowhere else, so that this is less than all
+            gpu.processes, gpu.processes_code = parse_apps(done.stdout).get(gpu.uuid or "", []), code
 
 
 _RowAndVersion = Tuple[raw.RawGpu, Optional[str]]

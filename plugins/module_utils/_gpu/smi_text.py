@@ -21,6 +21,10 @@ LAST_FIELD = "name"
 
 _BAD_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
 _BAD_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# A process names itself as it likes, and nvidia-smi writes the name as it is. It is not read here, so it is taken out, one line as
+# it is written, and cannot end itself early.
+_PROCESS_NAME = re.compile(r"<process_name>.*?</process_name>[ \t\r]*(?=\n)", re.DOTALL)
+_BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]+|#x[0-9a-fA-F]+);)")
 _MIG_LINE = re.compile(r"\s+MIG\s+(?P<profile>\S+)\s+Device\s+(?P<index>\d+):\s+\(UUID:\s*(?P<uuid>[^)]+)\)")
 _GPU_LINE = re.compile(r"GPU\s+(?P<index>\d+):\s+(?P<name>.*?)\s+\(UUID:\s*(?P<uuid>[^)]+)\)")
 
@@ -146,8 +150,9 @@ def parse_xml(text: str) -> Optional[Details]:
     from xml.etree import ElementTree  # only here: it costs more than everything else that is imported
 
     start = text.find("<?xml")
+    clean = _BARE_AMPERSAND.sub("&amp;", _PROCESS_NAME.sub("", _BAD_XML.sub("\ufffd", text[max(start, 0):])))
     try:
-        root = ElementTree.fromstring(_BAD_XML.sub("\ufffd", text[max(start, 0):]))
+        root = ElementTree.fromstring(clean)
     except (ElementTree.ParseError, ValueError):
         return None
     details = Details(cuda_version=_version(_first(root, "cuda_version", "cuda_umd_version")))

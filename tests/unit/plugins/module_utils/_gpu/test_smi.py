@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import Completed, Runner
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import raw, smi
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.assemble import assemble
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.smi import SmiCollector
 
 Answer = Tuple[Optional[int], str, str]
@@ -175,16 +176,26 @@ def test_only_the_selected_are_asked(tmp_path: Path) -> None:
     assert all("-i" in call for call in runner.calls if call[0].startswith("--query"))
 
 
-def test_without_xml_compute_processes_come_by_csv(tmp_path: Path) -> None:
-    def answer(arguments: List[str]) -> Answer:
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [((0, "", ""), raw.BAD_ANSWER), ((0, "<broken", ""), raw.BAD_ANSWER), ((0, "%XML%", ""), raw.BAD_ANSWER),
+     ((None, "", ""), raw.HUNG), ((255, "Unknown Error\n", ""), raw.UNKNOWN)],
+    ids=["empty", "broken", "another GPU", "hung", "failed"],
+)
+def test_without_xml_only_compute_processes_come_and_that_is_told(tmp_path: Path, answer: Answer, code: int) -> None:
+    def answers(arguments: List[str]) -> Answer:
         if arguments[0].startswith("--query-compute-apps"):
             return 0, "GPU-0, 100, 5\n", ""
         if arguments[0] == "-q":
-            return 0, "<broken", ""
+            return answer[0], answer[1].replace("%XML%", xml([7])), answer[2]
         return 0, row(0, fields_of(arguments)), ""
 
-    (gpu,) = read(Smi(answer), tmp_path, processes=True).gpus
-    assert gpu.processes == [raw.RawProcess(100, "C", 5 << 20)] and gpu.processes_code == raw.SUCCESS
+    reading = read(Smi(answers), tmp_path, processes=True)
+    (gpu,) = reading.gpus
+    assert gpu.processes == [raw.RawProcess(100, "C", 5 << 20)] and gpu.processes_code == code
+    assert reading.notes == ("nvidia-smi -q -x says nothing usable about GPU 0: %s" % raw.code_text(code),)
+    snapshot = assemble(reading)
+    assert snapshot.available and not snapshot.processes_reliable and snapshot.gpus[0].unattributed_mib is None
 
 
 def test_without_any_list_the_processes_are_unknown(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,6 +180,14 @@ def test_what_is_no_xml_is_none(text: str) -> None:
 def test_lines_before_the_xml_do_not_harm() -> None:
     details = parse_xml("WARNING: infoROM is corrupted\n" + XML)
     assert details is not None and len(details.gpus) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["a\x01b", "a\ufffdb", "R&D", "a < b", "&amp;", "]]>", "</process_name><used_memory>0 MiB</used_memory>", "two\nlines &", ""]
+)
+def test_a_process_may_be_called_as_it_likes(name: str) -> None:
+    spoilt = re.sub("<pid>4242</pid>", lambda found: "%s\n<process_name>%s</process_name>\n" % (found.group(0), name), XML)
+    assert spoilt != XML and parse_xml(spoilt) == parse_xml(XML)
 
 
 def test_an_empty_list_of_processes_is_a_list() -> None:
