@@ -199,5 +199,3 @@ def _text(warning: Any) -> str:
 
 def _width() -> int:
     return shutil.get_terminal_size((200, 24)).columns if sys.stdout.isatty() else 200
-
-

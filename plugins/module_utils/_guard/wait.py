@@ -128,7 +128,6 @@ class Waiting:
             return Verdict(exit_codes.PASS, "")
         return Verdict(None, "enough memory is free; watching that it stays so for %g s" % self._settle)
 
-
     def _moved(self, gpu: Gpu, free: int) -> bool:
         before = self._reference.get((gpu.index, gpu.uuid))
         room = max(STABLE_MIB, (gpu.total_mib or 0) // _UNIFIED_SHARE) if gpu.memory_type == "unified" else STABLE_MIB

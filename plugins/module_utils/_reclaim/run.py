@@ -205,7 +205,6 @@ class _Run:
         owners = shm_owners(self.request, self.plan, self.done)
         return find_stale(owners, self.ports.shm_root, self.ports.proc_root, strict=bool(self.request.users))
 
-
     # Doing
 
     def _free_and_prove(self, reserve: float = 0.0) -> Proof:
