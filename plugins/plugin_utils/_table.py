@@ -79,7 +79,7 @@ def text_width(text: str) -> int:
 
 def _natural(column: Column, texts: Sequence[str]) -> Tuple[int, int]:
     """The width a column wants, and the narrowest it may be given."""
-    longest = max([text_width(line) for text in [column.title, *texts] for line in text.split("\n")])
+    longest = max(text_width(line) for text in [column.title, *texts] for line in text.split("\n"))
     return longest, min(longest, max(_NARROWEST, text_width(column.title)))
 
 

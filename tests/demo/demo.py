@@ -17,7 +17,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
