@@ -461,7 +461,8 @@ def test_a_fleet_is_cleaned_up_and_what_stays_dirty_is_listed(lab: Lab, tmp_path
     with first.host.unkillable(stuck.pid):
         planned = playbook("gpu_cleanup", "--check", *times, reports=tmp_path).expect(0)
         assert planned.report is None and planned.changed == {"gpu01": 1, "gpu02": 0, "gpu03": 1}
-        assert all(words in planned.out for words in ("would free", "WOULD FREE MIB", str(2 * BIG), "in use", f"VLLM::Worker_TP pid {left.pid} on GPU 0,1"))
+        expected = ("would free", "WOULD FREE MIB", str(2 * BIG), "in use", f"VLLM::Worker_TP pid {left.pid} on GPU 0,1")
+        assert all(words in planned.out for words in expected)
         assert first.alive(stuck.pid) and third.alive(left.pid)
         ran = playbook("gpu_cleanup", *times, reports=tmp_path).expect(2)
         print(ran.out)
