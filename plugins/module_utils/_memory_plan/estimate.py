@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Tuple, Union
 
+from .._model.length import length_limit
 from .._model.types import ModelFacts
 from .arguments import AUTO, EngineArgs
 from .cache import Cache, layout
@@ -153,7 +154,7 @@ def _at(part: Range, scenario: int) -> int:
 
 def _length(found: Estimate, blocks: Tuple[int, ...]) -> Optional[int]:
     """max_model_len in tokens: as given, the model's own, or with "auto" the longest that fits."""
-    own = found.given.facts.max_position_embeddings
+    own = length_limit(found.given.facts)
     if found.args.max_model_len is None:
         return own
     if found.args.max_model_len != AUTO:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from .._model.length import length_limit
 from .._model.types import ModelFacts
 from .arguments import AUTO, EngineArgs, read_args
 from .estimate import LIKELY, WORST, Estimate, Given, estimate
@@ -162,10 +163,9 @@ def _largest_length(found: Estimate) -> Optional[int]:
     """The longest max_model_len that fits at worst, or as likely where nothing does at worst."""
     if isinstance(found.cache, str) or not found.blocks:
         return None
-    own, asked = found.given.facts.max_position_embeddings, found.args.max_model_len
-    limit = max(own or 0, asked or 0) or None
-    if asked is None or asked == AUTO:
-        limit = own
+    limit = length_limit(found.given.facts)
+    if limit is None and found.args.max_model_len != AUTO:
+        limit = found.args.max_model_len
     for scenario in (WORST, LIKELY):
         if found.kv[scenario] > 0:
             length = found.cache.most_tokens(found.blocks[scenario], limit)

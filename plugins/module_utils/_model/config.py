@@ -13,6 +13,7 @@ from typing import Any, List, Mapping, Optional, Tuple
 
 from .experts import expert_layers, expert_widths, shared_width
 from .layers import attention_layers, head_dim, kv_heads, shared_layers
+from .length import derived_length
 from .names import ARCHITECTURES, ENCODERS, TEXT_CONFIGS
 from .quantisation import read_quantisation
 from .state import linear_state
@@ -36,6 +37,7 @@ def facts_from_config(
     experts_unclear = experts is None and number_said is not None and (number_said is False or number_said != 0)
     widths = expert_widths(inner, experts)
     layers = attention_layers(inner, kind)
+    length, length_unclear = derived_length(inner, kind)
     has_state = not layers or any(layer.kind in (LINEAR, BOTH) for layer in layers)
     return ModelFacts(
         path=path,
@@ -49,6 +51,8 @@ def facts_from_config(
         head_dim=head_dim(inner),
         vocab_size=size(inner, "vocab_size") or size(config, "vocab_size"),
         max_position_embeddings=size(inner, "max_position_embeddings"),
+        derived_length=length,
+        length_unclear=length_unclear,
         dense_width=None if experts_unclear else _dense_width(inner, experts),
         expert_width=widths[0] if len(widths) == 1 else None,
         shared_width=shared_width(inner, experts, widths),

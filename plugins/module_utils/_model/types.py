@@ -73,6 +73,8 @@ class ModelFacts:
     head_dim: Optional[int] = None
     vocab_size: Optional[int] = None
     max_position_embeddings: Optional[int] = None
+    derived_length: Optional[int] = None  # what vLLM makes of it (ask ``length.length_limit``)
+    length_unclear: bool = False  # there is a scaling of positions that isn't understood
     dense_width: Optional[int] = None
     expert_width: Optional[int] = None
     shared_width: Optional[int] = None

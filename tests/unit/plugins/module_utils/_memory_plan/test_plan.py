@@ -314,3 +314,19 @@ def test_a_plan_takes_milliseconds() -> None:
     for _turn in range(5):
         plan("DeepSeek-V3/R1", H200, tensor_parallel_size=8)
     assert (time.monotonic() - began) / 5 < 0.1
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}, 32768),
+        ({"type": "linear", "factor": 4.0}, 32768),
+    ],
+)
+def test_the_default_length_knows_scaled_positions(scaling: dict[str, Any], expected: int) -> None:
+    found = plan({**LLAMA, "max_position_embeddings": 8192, "rope_scaling": scaling}, H200)
+    assert (found.max_model_len, found.largest_max_model_len) == (expected, expected)
+
+
+def test_no_length_beyond_the_models_own_is_suggested() -> None:
+    assert plan(LLAMA, H200, max_model_len=400_000).largest_max_model_len == 131072
