@@ -18,7 +18,7 @@ _LOST = (
 
 
 def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dict[str, Any]]:
-    """What the swap came to on each host; an empty dictionary for a host that was not touched."""
+    """What the swap came to on each host; for one that was not touched no more than what it served."""
     read = _plan if plan else _outcome
     return {host: read(hostvars[host]) for host in _names("swap_results", hosts)}
 
@@ -81,7 +81,9 @@ def _outcome(variables: Mapping[str, Any]) -> Dict[str, Any]:
         return done or plan
     # It was only planned here. Nothing to do, and it serves: that was the whole swap. Anything else was never begun.
     unchanged = "actions" in plan and not plan["actions"] and plan.get("ready")
-    return plan if unchanged else {}
+    if unchanged:
+        return plan
+    return {"untouched": True, "serving_before": plan["serving_before"]} if plan.get("serving_before") else {}
 
 
 def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, Any]]:
@@ -124,7 +126,9 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
     row["total_s"] = timings.get("total")
     row["downtime_s"] = timings.get("downtime") or None
     row["phases_s"] = {name: timings[name] for name in _PHASES if timings.get(name)}
-    if result.get("hook") == "before_host":
+    if result.get("untouched"):
+        row.update(after=row["before"], detail="not begun")
+    elif result.get("hook") == "before_host":
         row.update(after=row["before"], detail=_first_line(result))
     elif result.get("unreachable"):
         row.update(result="unreachable", detail=_first_line(result))

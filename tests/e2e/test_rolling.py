@@ -75,7 +75,7 @@ def test_hooks_run_around_each_host_also_after_a_roll_back_and_the_rest_is_untou
     assert steps.index("warm") < steps.index("stop"), steps
     assert "warm" in rows["gpu01"]["phases_s"]
     # What served is put back by a swap that works; hooks don't run where nothing is to be done.
-    serving["gpu02"].vllm.behave(NEW)
+    serving["gpu02"].vllm.behave(NEW, oom_warmup=None)
     (tmp_path / "log").unlink()
     swap(NEW, *hooks(tmp_path)).expect()
     assert [line.split()[1] for line in noted(tmp_path)] == ["gpu02", "gpu02", "gpu03", "gpu03"]
@@ -108,7 +108,7 @@ def test_what_can_run_beside_serves_until_the_new_model_does(serving: dict[str, 
     before = invocation(host)
     failed = swap(BESIDE, *arguments).expect(2)
     assert invocation(host) == before and f"{OLD_UNIT} serves {OLD}." in failed.out, failed.out
-    host.vllm.behave(BESIDE)
+    host.vllm.behave(BESIDE, oom_warmup=None)
     ran = swap(BESIDE, *arguments, reports=tmp_path).expect()
     assert ran.report is not None
     row = ran.report["rows"][0]

@@ -48,6 +48,7 @@ def row(result: dict[str, Any], plan: bool = False) -> dict[str, Any]:
     ({"failed": True, "msg": "MODULE FAILURE", "changed": False, "rc": 255}, {"after": None, "result": "UNKNOWN"}),
     ({"unreachable": True, "msg": "No route."}, {"result": "unreachable", "detail": "No route."}),
     ({}, {"result": "untouched", "after": None}),
+    ({"untouched": True, "serving_before": ["old"]}, {"before": "old", "after": "old", "result": "untouched", "detail": "not begun"}),
     ({**SWAPPED, **CHECKED}, {"before": "old", "after": "new", "result": "would swap"}),
     ({**SWAPPED, **CHECKED, "replaced": []}, {"result": "would start"}),
     ({**SWAPPED, **CHECKED, "replaced": [], "actions": [{"action": "stop", "target": NEW}, {"action": "start", "target": NEW}]},
@@ -67,6 +68,7 @@ def test_a_plan_names_its_steps_in_order() -> None:
 
 
 PLANNED: dict[str, Any] = {**SWAPPED, "served_models": [], "ready": False}
+UNTOUCHED = {"untouched": True, "serving_before": ["old"]}
 BROKEN = {"failed": True, "msg": "The balancer says no.\nMore."}
 
 
@@ -83,7 +85,8 @@ def test_results_tell_what_was_done_from_what_was_only_planned() -> None:
     }
     found = swap_results(list(hostvars), hostvars)
     assert found == {
-        "done": SWAPPED, "failed": {"failed": True, "msg": "x"}, "stopped_before": {}, "nothing_to_do": UNCHANGED, "of_another_swap": {},
+        "done": SWAPPED, "failed": {"failed": True, "msg": "x"}, "stopped_before": UNTOUCHED, "nothing_to_do": UNCHANGED,
+        "of_another_swap": UNTOUCHED,
         "lost": {"unreachable": True, "msg": "Gone."}, "never_there": {"unreachable": True, "msg": "No route."}, "never_reached": {},
     }
     assert swap_results(["stopped_before"], hostvars, plan=True) == {"stopped_before": PLANNED}
