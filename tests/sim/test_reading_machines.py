@@ -201,3 +201,35 @@ def test_hundreds_of_processes_are_all_there(reading: Reading) -> None:
     for facts in reading.both(timeout=20.0):
         assert [process["pid"] for process in processes(facts)] == [each["pid"] for each in listed]
         assert {process["state"] for process in processes(facts)} == {"gone"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_divided_gpu_is_never_taken_for_a_whole_one(reading: Reading, backend: str) -> None:
+    """When the driver does not say whether it is divided: its parts are looked for, or its memory is not known."""
+    reading.driver.gpus.preset("mig")
+    reading.driver.gpus.fail("nvmlDeviceGetMigMode", 999)
+    facts = reading.one(backend, processes=False)
+    for gpu in facts["gpus"]:
+        if gpu["mig_devices"]:
+            assert (gpu["memory_type"], gpu["state"]) == ("mig", "ok")
+        else:
+            assert gpu["state"] == "error" and gpu["free_mib"] is None and gpu["error"]
+    if backend == "nvml":
+        assert [len(gpu["mig_devices"]) for gpu in facts["gpus"]] == [3, 2, 0]
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"])
+@pytest.mark.parametrize("code", [999, 4])
+def test_parts_that_cannot_be_listed_are_said_to_be_unknown(reading: Reading, call: str, code: int) -> None:
+    reading.driver.gpus.preset("mig")
+    reading.driver.gpus.fail(call, code)
+    nvml, smi = reading.both(processes=False)
+    for facts in (nvml, smi):
+        for gpu in facts["gpus"][:2]:
+            assert gpu["memory_type"] == "mig"
+            known = [device for device in gpu["mig_devices"] if device["uuid"]]
+            assert len(known) == len(gpu["mig_devices"])  # nothing that is there only as an error
+            if facts is nvml:
+                assert gpu["state"] == "error" and "MIG devices: " in gpu["error"]
+    if call == "nvmlDeviceGetMaxMigDeviceCount":
+        assert [len(gpu["mig_devices"]) for gpu in nvml["gpus"][:2]] == [3, 2]

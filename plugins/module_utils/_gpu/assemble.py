@@ -112,6 +112,9 @@ def _gpu(each: raw.RawGpu, host: Optional[MemInfo], processes: Tuple[GpuProcess,
     if state == "ok" and each.recovery_action is not None:
         state, said = _RECOVERY.get(each.recovery_action.lower(), ("ok", ""))
         errors.extend([said] if said else [])
+    if state == "ok" and each.mig_enabled and each.mig_code != raw.SUCCESS:
+        state = "error"
+        errors.append("MIG devices: %s" % raw.code_text(each.mig_code))
     if each.processes_code not in (raw.SUCCESS, each.code):
         errors.append("process list: %s" % raw.code_text(each.processes_code))
     if each.bad_processes:
@@ -151,6 +154,9 @@ def _memory(each: raw.RawGpu, host: Optional[MemInfo]) -> Tuple[str, Optional[ra
             host.total_mib * MIB, (host.total_mib - host.available_mib) * MIB, host.available_mib * MIB
         ), None
     memory_type = "mig" if each.mig_enabled else "discrete"
+    if not each.mig_enabled and each.mig_code != raw.SUCCESS and each.code == raw.SUCCESS:
+        # where it is divided, a server gets a part, and the numbers of the whole mean nothing to it
+        return memory_type, None, "whether it is divided into MIG devices: %s" % raw.code_text(each.mig_code)
     if memory is not None or each.code != raw.SUCCESS:
         return memory_type, memory, None
     code = each.memory_code if each.memory_code != raw.SUCCESS else raw.BAD_ANSWER

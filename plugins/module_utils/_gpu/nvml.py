@@ -10,7 +10,7 @@ print or crash.
 from __future__ import annotations
 
 import ctypes
-from typing import Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, FrozenSet, Optional, Sequence, Tuple, TypeVar
 
 from . import raw
 from .nvml_abi import LOADING, Nvml, NvmlError
@@ -18,6 +18,8 @@ from .nvml_processes import read_lists
 
 T = TypeVar("T")
 
+# So many MIG devices are looked for where the driver does not say how many there can be: no GPU has more.
+_MIG_PLACES = 7
 # Codes that stand for the whole GPU, whichever call met them.
 _WHOLE_GPU = (raw.GPU_IS_LOST, raw.RESET_REQUIRED)
 
@@ -93,9 +95,7 @@ class NvmlCollector:
         try:
             handle = self._handle(nvml, index)
             self._identify(nvml, handle, gpu)
-            gpu.mig_enabled = bool(self._optional(lambda: nvml.mig_enabled(handle)))
-            if gpu.mig_enabled:
-                gpu.mig_devices = self._mig_devices(nvml, handle)
+            self._mig(nvml, handle, gpu)
             if depth >= raw.MEMORY:
                 self._memory(nvml, handle, gpu)
                 gpu.recovery_action = self._optional(lambda: nvml.recovery_action(handle))
@@ -146,17 +146,42 @@ class NvmlCollector:
         gpu.bad_processes = lists.bad
         gpu.processes = lists.processes if lists.compute else None
 
-    def _mig_devices(self, nvml: Nvml, handle: ctypes.c_void_p) -> List[raw.RawMig]:
-        devices: List[raw.RawMig] = []
-        for place in range(self._try(lambda: nvml.mig_places(handle)) or 0):
+    def _mig(self, nvml: Nvml, handle: ctypes.c_void_p, gpu: raw.RawGpu) -> None:
+        """Whether it is divided, and into what. What can't be told is no "no": the memory of such a GPU is not one server's to have."""
+        try:
+            gpu.mig_enabled = nvml.mig_enabled(handle)
+        except NvmlError as exc:
+            gpu.mig_code = self._unless_absent(exc)
+        if not gpu.mig_enabled and gpu.mig_code == raw.SUCCESS:
+            return
+        places = _MIG_PLACES
+        try:
+            places = nvml.mig_places(handle)
+        except NvmlError as exc:
+            code = self._unless_absent(exc)
+            if code == raw.SUCCESS:
+                places = 0
+            elif gpu.mig_enabled:
+                gpu.mig_code = code
+        if not places and not gpu.mig_enabled:
+            gpu.mig_code = raw.SUCCESS  # one that can't be divided is not
+        for place in range(places):
             try:
                 instance = nvml.mig_handle(handle, place)
             except NvmlError as exc:
                 if exc.code not in (raw.NOT_FOUND, raw.INVALID_ARGUMENT):  # those: an empty place
-                    devices.append(raw.RawMig(place, code=exc.code))
+                    gpu.mig_code = self._unless_absent(exc) or gpu.mig_code
                 continue
-            devices.append(self._mig_device(nvml, instance, place))
-        return devices
+            gpu.mig_devices.append(self._mig_device(nvml, instance, place))
+        if gpu.mig_devices and not gpu.mig_enabled:
+            gpu.mig_enabled, gpu.mig_code = True, raw.SUCCESS
+
+    @staticmethod
+    def _unless_absent(error: NvmlError) -> int:
+        """The error's code; SUCCESS where it says that there is no such thing. Raises it when the whole GPU is gone."""
+        if error.code in _WHOLE_GPU:
+            raise error
+        return raw.SUCCESS if error.code in (raw.NOT_SUPPORTED, raw.FUNCTION_NOT_FOUND) else error.code
 
     def _mig_device(self, nvml: Nvml, instance: ctypes.c_void_p, place: int) -> raw.RawMig:
         code, memory = raw.SUCCESS, None

@@ -126,6 +126,8 @@ class RawGpu:
     compute_mode: Optional[str] = None
     recovery_action: Optional[str] = None
     mig_enabled: bool = False
+    # Why it is not known whether it is divided, or (where it is) into what.
+    mig_code: int = SUCCESS
     mig_devices: List[RawMig] = field(default_factory=list)
     processes: Optional[List[RawProcess]] = None
     processes_code: int = SUCCESS

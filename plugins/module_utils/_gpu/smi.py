@@ -140,7 +140,7 @@ class SmiCollector:
         self, binary: str, reading: raw.RawReading, only: Optional[FrozenSet[int]], processes: bool, depth: int
     ) -> None:
         readable = [gpu for gpu in reading.gpus if gpu.code == raw.SUCCESS]
-        divided = any(gpu.mig_enabled for gpu in readable)
+        divided = any(gpu.mig_enabled or gpu.mig_code != raw.SUCCESS for gpu in readable)
         wanted = processes or divided or (self._cuda_version is None and depth == raw.FULL)
         if not readable or not wanted:
             return
@@ -170,8 +170,15 @@ class SmiCollector:
         gpu.minor = details.minor if details is not None else None
         if gpu.minor is None:
             gpu.minor = host.driver_minor(gpu.pci_bus_id or "", self._proc_root)
-        if details is not None and gpu.mig_enabled:
-            gpu.mig_devices = [_named(device, named) for device in details.mig_devices]
+        if not gpu.mig_enabled and gpu.mig_code == raw.SUCCESS:
+            return
+        found = details.mig_devices if details is not None else []
+        gpu.mig_devices = [_named(device, named) for device in found]
+        if gpu.mig_devices and not gpu.mig_enabled:
+            gpu.mig_enabled, gpu.mig_code = True, raw.SUCCESS
+        elif gpu.mig_enabled and (details is None or {device.index for device in found} != {device.index for device in named}):
+            gpu.mig_devices = gpu.mig_devices or list(named)  # without their memory, which stands in the XML alone
+            gpu.mig_code = raw.BAD_ANSWER
 
     def _add_processes(self, binary: str, gpu: raw.RawGpu, details: Optional[GpuDetails], code: int) -> None:
         if details is not None:

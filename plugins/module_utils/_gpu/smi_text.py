@@ -93,7 +93,10 @@ def _row(index: int, cells: Dict[str, str]) -> Row:
     gpu.name = _known(cells[LAST_FIELD])
     gpu.utilization_percent = _number(cells.get("utilization.gpu", ""))
     gpu.compute_mode = _known(cells.get("compute_mode", ""))
-    gpu.mig_enabled = cells.get("mig.mode.current") == "Enabled"
+    mode = cells.get("mig.mode.current", "Disabled")
+    gpu.mig_enabled = mode == "Enabled"
+    if mode.startswith("[") and _cell_code(mode) not in (raw.NOT_SUPPORTED, raw.FUNCTION_NOT_FOUND):
+        gpu.mig_code = _cell_code(mode)
     gpu.recovery_action = _known(cells.get("gpu_recovery_action", ""))
     # no card keeps nothing for itself: 0 stands for a driver that does not tell its reserve apart from what is used
     total, used, free = (_number(cells["memory." + part]) for part in ("total", "used", "free"))
