@@ -20,7 +20,7 @@ from .._gpu.types import Snapshot
 from . import exit_codes
 from .leftovers import leftovers
 from .options import Options, read_options
-from .port import port_taken
+from .port import port_trouble
 from .wait import Waiting, holders
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Ports:
         clock: Optional[Clock] = None,
         open_backend: Optional[Callable[[str, float], GpuReader]] = None,
         say: Optional[Callable[[str], None]] = None,
-        taken: Callable[[str, int], Optional[str]] = port_taken,
+        taken: Callable[[str, int], Optional[str]] = port_trouble,
         remains: Callable[[str], Sequence[object]] = leftovers,
     ) -> None:
         self.clock = clock or Clock()
@@ -114,11 +114,10 @@ class _Guard:
         port, host = self._options.port, self._options.host
         if port is None:
             return exit_codes.PASS
-        owner = self._wait_out(lambda: self._ports.taken(host, port), "for port %d to be released" % port)
-        if not owner:
+        trouble = self._wait_out(lambda: self._ports.taken(host, port), "for port %d to come free" % port)
+        if not trouble:
             return exit_codes.PASS
-        return self._fail(exit_codes.PORT, "port %d on %s is in use by %s; stop it or give the service another port"
-                          % (port, host, owner))
+        return self._fail(exit_codes.PORT, "port %d on %s %s" % (port, host or "all addresses", trouble))
 
     def _wait_out(self, look: Callable[[], T], what: str) -> T:
         """Look again until what is found is nothing, for a short while; what was found last."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import List, Optional, Sequence
 
+from .port import host_trouble
 from .wait import Need
 
 
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--settle", type=_seconds, default=1.0, help="seconds during which the memory must stay free")
     parser.add_argument("--call-timeout", type=_seconds, default=30.0, help="seconds that one call of the driver may take")
     parser.add_argument("--port", type=_port, help="the port that the service will bind")
-    parser.add_argument("--host", default="0.0.0.0", help="the address that the service will bind")
+    parser.add_argument("--host", type=_host, default="0.0.0.0", help="the address that the service will bind")
     parser.add_argument("--lock-dir", help="where each unit has a directory for its claim on GPUs, so that they start one after the other")
     parser.add_argument("--backend", choices=["auto", "nvml", "nvidia_smi"], default="auto", help="how to read the driver")
     return parser
@@ -58,6 +59,13 @@ def _parser() -> argparse.ArgumentParser:
 def _unit(text: str) -> str:
     if not text or "/" in text or text in (".", ".."):
         raise argparse.ArgumentTypeError("%r is no name of a unit" % text)
+    return text
+
+
+def _host(text: str) -> str:
+    trouble = host_trouble(text)
+    if trouble is not None:
+        raise argparse.ArgumentTypeError("%r can be no address: %s" % (text[:80], trouble))
     return text
 
 

@@ -12,40 +12,55 @@ from typing import List, Optional, Tuple
 _LISTEN = "0A"
 
 
-def port_taken(host: str, port: int, root: str = "/proc") -> Optional[str]:
-    """Who or what has the port; None when it is free, or when the address says nothing about others (a wrong one, a privileged port).
+def port_trouble(host: str, port: int, root: str = "/proc") -> Optional[str]:
+    """Why the server can't have the port, as what follows "port N on HOST", and what to do; None when it can.
 
-    vLLM binds before it loads its model and listens only after that, so that a port can be taken by a server nobody can connect
-    to yet: binding once with SO_REUSEADDR, as vLLM does, and once without tells.
+    The address is bound as vLLM does it: an IPv6 address as such, which by default takes the port of IPv4 with it; whatever else
+    through IPv4. vLLM binds before it loads its model and listens only after that, so that a port can be taken by a server
+    nobody can connect to yet: binding once with SO_REUSEADDR, as vLLM does, and once without tells.
     """
-    try:
-        # as bytes, where it can be: text goes through the codec for international names, which costs more than all the rest here
-        name = host.encode("ascii") if host.isascii() else host
-        found = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError:
-        return None
-    for family, _kind, _protocol, _name, address in found[:2]:
-        if _refused(family, address, reuse=True):
-            return _whose(port, root)
-        if _refused(family, address, reuse=False) and not _entries(port, root):
-            # bound by somebody, and neither listening nor the remains of a connection
-            return "a process that is bound to it and does not listen yet (a server that is starting)"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    error = _bind_error(family, host, port, reuse=True)
+    if error is not None and error.errno != errno.EADDRINUSE:
+        return "can't be bound: %s; give the service an address of this host, and a port that it may have" % error.strerror
+    if error is not None:
+        return "is in use by %s; stop it or give the service another port" % _whose(port, root)
+    if _bind_error(family, host, port, reuse=False) is not None and not _entries(port, root):
+        # bound by somebody, and neither listening nor the remains of a connection
+        return ("is in use by a process that is bound to it and does not listen yet (a server that is starting); "
+                "stop it or give the service another port")
     return None
 
 
-def _refused(family: int, address: "Tuple[object, ...]", reuse: bool) -> bool:
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        if reuse:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        try:
-            probe.bind(address)
+def host_trouble(host: str) -> Optional[str]:
+    """Why this can be no address or name of a host at all; None when it can."""
+    if not host.isprintable() or " " in host:
+        return "it has a blank or a character that can't be written"
+    if ":" in host or not host:
+        return None
+    try:
+        name = host if host.isascii() else host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return "it is no name that could be looked up"
+    labels = name[:-1].split(".") if name.endswith(".") else name.split(".")
+    if len(name) > 253 or not all(0 < len(label) < 64 for label in labels):
+        return "a name has at most 253 characters, and 1 to 63 between two dots"
+    return None
+
+
+def _bind_error(family: int, host: str, port: int, reuse: bool) -> Optional[OSError]:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if reuse:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
             if reuse:
                 probe.listen(1)
-        except OSError as exc:
-            return exc.errno == errno.EADDRINUSE
-    return False
+    except UnicodeError as exc:
+        return OSError(errno.EINVAL, str(exc))
+    except OSError as exc:  # also what looking up the name says
+        return exc
+    return None
 
 
 def _entries(port: int, root: str) -> List[Tuple[str, str]]:

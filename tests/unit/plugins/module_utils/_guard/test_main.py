@@ -185,10 +185,9 @@ def test_the_other_backend_is_taken_where_the_library_is_missing() -> None:
 
 
 def test_a_port_that_stays_taken() -> None:
-    run = Run(lambda now: free(97247), ["--port", "8000"], taken=lambda host, number: "pid 5 nginx (user www)")
+    run = Run(lambda now: free(97247), ["--port", "8000"], taken=lambda host, number: "is in use by pid 5")
     assert run.code == exit_codes.PORT and 10 <= run.took < 10.2 and not run.driver.asked
-    assert run.said[-1] == ("vllm-a.service is not started (PORT): port 8000 on 0.0.0.0 is in use by pid 5 nginx (user www); "
-                            "stop it or give the service another port")
+    assert run.said[-1] == "vllm-a.service is not started (PORT): port 8000 on 0.0.0.0 is in use by pid 5"
 
 
 def test_a_port_that_is_being_released() -> None:
@@ -241,12 +240,12 @@ def test_a_real_port_is_free_taken_or_bound() -> None:
         probe.bind(("127.0.0.1", 0))
         number = probe.getsockname()[1]
         # a vLLM that loads has bound its port and does not listen yet
-        assert "does not listen yet" in (port.port_taken("127.0.0.1", number) or "")
+        assert "does not listen yet" in (port.port_trouble("127.0.0.1", number) or "")
         probe.listen(1)
-        owner = port.port_taken("127.0.0.1", number)
+        owner = port.port_trouble("127.0.0.1", number)
         assert owner is not None and "pytest" in owner
-        assert port.port_taken("0.0.0.0", number) is not None
-    assert port.port_taken("127.0.0.1", number) is None
+        assert port.port_trouble("0.0.0.0", number) is not None
+    assert port.port_trouble("127.0.0.1", number) is None
 
 
 def test_the_remains_of_a_connection_are_not_in_the_way() -> None:
@@ -256,12 +255,46 @@ def test_the_remains_of_a_connection_are_not_in_the_way() -> None:
         accepted, _address = server.accept()
     accepted.close()  # the side that closes first keeps the address for a minute
     client.close()
-    assert port.port_taken("127.0.0.1", number) is None
+    assert port.port_trouble("127.0.0.1", number) is None
 
 
-def test_an_address_that_says_nothing_about_others_is_not_judged() -> None:
-    assert port.port_taken("no.such.host.invalid", 8000) is None
-    assert port.port_taken("198.51.100.7", 8000) is None
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "198.51.100.7", "2001:db8::7", "xn--"])
+def test_an_address_that_cannot_be_bound_is_not_passed(host: str) -> None:
+    assert "can't be bound: " in (port.port_trouble(host, 8000) or "")
+
+
+@pytest.mark.parametrize(
+    ("listener", "host", "free"),
+    [("127.0.0.1", "::", False), ("0.0.0.0", "::", False), ("127.0.0.1", "::1", True), ("127.0.0.1", "", False),
+     ("127.0.0.1", "localhost", False), ("::1", "localhost", True), ("::1", "", True), ("::1", "::", False), ("::", "", True)],
+)
+def test_the_address_is_bound_as_the_server_will_bind_it(listener: str, host: str, free: bool) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in listener else socket.AF_INET) as other:
+        if ":" in listener:
+            other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        other.bind((listener, 0))
+        other.listen(1)
+        number = other.getsockname()[1]
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                server.bind((host, number))
+                server.listen(1)
+                assert free
+            except OSError:
+                assert not free
+        assert (port.port_trouble(host, number) is None) is free
+
+
+@pytest.mark.parametrize("host", ["x\xc2\x80y", "x\x80y", "foo..bar", "a" * 300, "a" * 64 + ".example", "\udcff", "two words"])
+def test_what_can_be_no_host_is_a_wrong_argument(host: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGV, "--port", "8000", "--host", host]) == exit_codes.USAGE
+    assert "can be no address" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["", "::", "fe80::1%lo", "0.0.0.0", "localhost", "gpu01.example.com.", "b\xfccher.example"])
+def test_what_can_be_a_host_is_taken(host: str) -> None:
+    assert port.host_trouble(host) is None
 
 
 @pytest.mark.parametrize("form", ["v2", "v1"])
@@ -388,7 +421,7 @@ ENDS: Dict[str, Tuple[int, Callable[[Path], Run]]] = {
     "a unit that is a path": (exit_codes.USAGE, lambda tmp: Run(never, ["--unit", "../x"])),
     "a fault of its own": (exit_codes.INTERNAL, lambda tmp: Run(lambda now: RuntimeError("boom"))),
     "leftovers": (exit_codes.CGROUP, lambda tmp: Run(never, remains=lambda unit: [HOLDER])),
-    "a port in use": (exit_codes.PORT, lambda tmp: Run(never, ["--port", "8000"], taken=lambda host, number: "pid 5 nginx (user www)")),
+    "a port in use": (exit_codes.PORT, lambda tmp: Run(never, ["--port", "8000"], taken=lambda host, number: "is in use by pid 5")),
     "another version of the driver": (exit_codes.DRIVER, lambda tmp: Run(unreadable("driver_library_mismatch"))),
     "no permission": (exit_codes.DRIVER, lambda tmp: Run(unreadable("permission"))),
     "no library": (exit_codes.DRIVER, lambda tmp: Run(unreadable("library_missing"))),
