@@ -14,6 +14,9 @@ from . import exit_codes
 
 # A GPU that uses no more than this has nothing on the way back that could disturb vLLM's profiling, which takes seconds to begin.
 IDLE_MIB = 1024
+# What any CUDA program takes of a GPU before it can ask what is free, at the very least (modern cards: several hundred). vLLM counts
+# its own as used, so that it never finds more free than what this leaves.
+CONTEXT_MIB = 64
 # How far free memory may wander and still count as stable.
 STABLE_MIB = 32
 # Memory that is the host's own is never that still: caches and every other program move it. There a share of the total counts.
@@ -90,7 +93,13 @@ class Waiting:
 
     def _never(self, gpu: Gpu) -> Optional[str]:
         need, usable = self._need.of(gpu), usable_mib(gpu)
-        if need is None or usable is None or need <= usable:
+        if need is None or usable is None:
+            return None
+        if need <= usable and need - self._need.margin_mib > usable - CONTEXT_MIB:
+            return "GPU %d has %d MiB, and a server can never have all of it, as is asked for (%s): its own CUDA context comes first" % (
+                gpu.index, usable, self._reckoning(gpu),
+            )
+        if need <= usable:
             return None
         return "GPU %d can never have the %d MiB free that are asked for (%s): it has %d MiB%s" % (
             gpu.index, need, self._reckoning(gpu), usable,
