@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .types import Gpu, Snapshot
 
 BACKENDS = ("auto", "nvml", "nvidia_smi")
+# No call of a driver is worth more than a day, and the system's own timers end not far beyond.
+LONGEST_CALL_S = 86400
 
 _NOT_ROOT = "not read as root: who holds a GPU without being listed can't be seen for other users' processes"
 
@@ -60,7 +62,7 @@ def open_reader(
     protect: Sequence[str] = (),
     quick: bool = False,
 ) -> GpuReader:
-    """A reader of this host. ``timeout`` is the limit of every single driver call, in seconds.
+    """A reader of this host. ``timeout`` is the limit of every single driver call, in seconds, at most a day.
 
     ``auto`` takes NVML where the ``pynvml`` package is installed, else nvidia-smi; ``nvml`` needs the driver's library only.
     ``unit_state`` answers a unit's ActiveState; by default systemctl is asked, and only when a vLLM process was seen.
@@ -69,6 +71,8 @@ def open_reader(
     """
     if backend not in BACKENDS:
         raise GpuFleetError("Unknown backend '%s': use one of %s." % (backend, ", ".join(BACKENDS)))
+    if not 0 < timeout <= LONGEST_CALL_S:
+        raise GpuFleetError("timeout must be over 0 and at most %d seconds, not %s." % (LONGEST_CALL_S, timeout))
     driver = Driver(backend, timeout, runner, proc_root, dev_root)
     places = _Places(proc_root, sys_root, dev_root, run_root)
     return _HostReader(driver, unit_state or _systemctl(runner), places, protect, quick)

@@ -33,6 +33,8 @@ _STEP_HEADER = struct.Struct("=ddH")
 _LENGTH = struct.Struct("=Q")
 # How long a killed child may take to be reaped before it is given up.
 _REAP_S = 0.5
+# poll() counts milliseconds in 32 bits; after so long it is asked again.
+_LONGEST_POLL_S = 86400.0
 
 Beat = Callable[[str], None]
 Handler = Callable[[Any], Any]
@@ -104,7 +106,7 @@ class Worker:
         while len(parts) < size:
             started, slowest, step = self._step()
             left = started + timeout - time.monotonic()
-            if not poller.poll(max(0, int(left * 1000) + 1)):
+            if not poller.poll(max(0, int(min(left, _LONGEST_POLL_S) * 1000) + 1)):
                 if left > 0 or self._step()[0] != started:
                     continue  # the step may have moved on meanwhile: look again
                 self._stop()

@@ -8,8 +8,12 @@ from __future__ import annotations
 import argparse
 from typing import List, Optional, Sequence
 
+from .._gpu.reader import LONGEST_CALL_S
 from .port import host_trouble
 from .wait import Need
+
+# How long the guard waits at most: nearly four months.
+_LONGEST_S = 10**7
 
 
 class Options:
@@ -48,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--margin-mib", type=_natural, default=0, help="MiB that must be free besides")
     parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds to wait in all")
     parser.add_argument("--settle", type=_seconds, default=1.0, help="seconds during which the memory must stay free")
-    parser.add_argument("--call-timeout", type=_seconds, default=30.0, help="seconds that one call of the driver may take")
+    parser.add_argument("--call-timeout", type=_call_seconds, default=30.0, help="seconds that one call of the driver may take")
     parser.add_argument("--port", type=_port, help="the port that the service will bind")
     parser.add_argument("--host", type=_host, default="0.0.0.0", help="the address that the service will bind")
     parser.add_argument("--lock-dir", help="where each unit has a directory for its claim on GPUs, so that they start one after the other")
@@ -96,8 +100,15 @@ def _natural(text: str) -> int:
 
 def _seconds(text: str) -> float:
     value = float(text)
-    if not 0 <= value < 1e7:
-        raise argparse.ArgumentTypeError("must be a number of seconds, not %s" % text)
+    if not 0 <= value <= _LONGEST_S:
+        raise argparse.ArgumentTypeError("must be 0 to %d seconds, not %s" % (_LONGEST_S, text))
+    return value
+
+
+def _call_seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= LONGEST_CALL_S:
+        raise argparse.ArgumentTypeError("must be over 0 and at most %d seconds, not %s" % (LONGEST_CALL_S, text))
     return value
 
 

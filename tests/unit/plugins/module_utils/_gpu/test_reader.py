@@ -100,3 +100,9 @@ def test_a_quick_reader_asks_for_memory_alone(driver: FakeDriver, tmp_path: Path
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(GpuFleetError, match="use one of auto, nvml, nvidia_smi"):
         reader.open_reader("cuda")
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, 1e9, 1e308, float("inf"), float("nan")])
+def test_a_limit_that_is_none_is_refused_with_its_bounds(timeout: float) -> None:
+    with pytest.raises(GpuFleetError, match="over 0 and at most 86400 seconds"):
+        reader.open_reader(timeout=timeout)

@@ -175,3 +175,8 @@ def test_who_is_slow_but_well_is_not_given_up_after_another_hung(monkeypatch: py
     monkeypatch.setattr(driver, "Worker", Slow)
     reading = driver.Driver("nvml", 60.0, None, "/proc", "/dev").read(None, False, 1)
     assert reading.failure is None and patience[0] == 60.0 and 2 * 9.0 < patience[1] <= 60.0
+
+
+@pytest.mark.parametrize("limit", [1e9, 1e308, float("inf")])
+def test_a_limit_beyond_the_systems_timers_is_a_limit(worker: Worker, limit: float) -> None:
+    assert worker.ask(("steps", 1), limit) == "done"

@@ -214,11 +214,15 @@ def test_a_fault_of_its_own_has_its_own_status(capfd: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     "argv",
     [[], ["--unit", "x"], ARGV + ["--utilization", "0"], ARGV + ["--utilization", "1.5"], ARGV + ["--margin-mib", "-1"],
-     ARGV + ["--timeout", "nan"], ARGV + ["--port", "0"], ARGV + ["--backend", "cuda"], ARGV + ["--nonsense"]],
+     ARGV + ["--timeout", "nan"], ARGV + ["--timeout", "1e18"],
+     ARGV + ["--call-timeout", "0"], ARGV + ["--call-timeout", "1e6"],
+     ARGV + ["--port", "0"], ARGV + ["--backend", "cuda"], ARGV + ["--nonsense"]],
 )
 def test_bad_arguments(argv: List[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == exit_codes.USAGE
-    assert "usage: gpu-guard" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "usage: gpu-guard" in said
+    assert "1e18" not in said or "0 to 10000000 seconds" in said
 
 
 def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
