@@ -85,7 +85,8 @@ class SmiCollector:
                 self._optional = tuple(field for field in self._optional if field != unknown)
                 continue
             rows = [(row.gpu, row.driver_version) for row in parse_rows(done.stdout, fields)]
-            return rows, None if done.ok or (rows and done.rc == _INFOROM_CORRUPTED) else done
+            # nothing is no answer, also with exit status 0: a driver without GPUs says so
+            return rows, None if rows and done.rc in (0, _INFOROM_CORRUPTED) else done
 
     def _one_by_one(self, binary: str, only: Optional[FrozenSet[int]], whole: Completed) -> "_Salvage":
         """After the whole query failed: ask each GPU alone, so that a bad one does not hide the others.
@@ -245,5 +246,6 @@ def _said(done: Completed) -> str:
     if done.timed_out:
         left = ", and could not be killed" if done.abandoned else ""
         return "nvidia-smi did not answer in time%s" % left
-    lines = [line.strip() for line in _text(done).splitlines() if line.strip()]
+    # without the answer itself: what is wrong with it stands beside it
+    lines = [line.strip() for line in _text(done).splitlines() if line.strip() and line.count(",") < len(REQUIRED_FIELDS)]
     return "nvidia-smi ended with exit status %s: %s" % (done.rc, " ".join(lines[-3:]) or "no text")

@@ -156,6 +156,8 @@ def test_rows_with_a_complaint_are_rows(tmp_path: Path) -> None:
         ((12, "NVIDIA-SMI couldn't find libnvidia-ml.so library\n", ""), "library_missing"),
         ((255, "Failed to initialize NVML: Unknown Error\n", ""), "error"),
         ((127, "", "not found"), "error"),
+        ((0, "", ""), "error"),
+        ((0, "Everything is fine.\n", ""), "error"),
     ],
 )
 def test_a_driver_that_cannot_be_read_has_a_reason(tmp_path: Path, answer: Answer, reason: str) -> None:
