@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import AbstractSet, Callable, List, Optional, Sequence, Tuple
 
 from .._process.inspect import Inspection
+from .._process.readers import only_reads
 from .._process.rules import classify
 from .._process.types import CgroupOwner, ProcessInfo
 from . import raw
@@ -37,8 +38,12 @@ class Attribution:
         found: List[GpuProcess] = [self._process(pid, kind, used) for pid, kind, used in listed]
         named = {pid for pid, _kind, _used in listed}
         for pid, minors in sorted(self.inspection.holders.items()):
-            # the reader itself and what it runs holds every node while it looks
-            if gpu.minor in minors and pid not in named and pid not in self.own_pids:
+            # The reader itself and what it runs holds every node while it looks. Who has ended since its node was seen holds
+            # nothing; were there memory left of it, a list would show it.
+            info = self.inspection.infos.get(pid)
+            if gpu.minor not in minors or pid in named or pid in self.own_pids or info is None:
+                continue
+            if not only_reads(info, self.inspection.nodes.get(pid)):
                 found.append(self._process(pid, None, None))
         return tuple(found)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from typing import TYPE_CHECKING, Callable, FrozenSet, Iterable, List, Mapping, Optional, Tuple, cast
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple, cast
 
 from . import host, raw
 from .worker import Beat, Handler, Worker, WorkerGone
@@ -43,6 +43,8 @@ class Driver:
         self._proc = proc_root
         self._dev = dev_root
         self._worker: Optional[Worker] = None
+        # Children that did not even end when they were killed: pid -> when they started.
+        self._lost: Dict[int, Optional[int]] = {}
         self._smi: Optional[SmiCollector] = None
         self._notes: Tuple[str, ...] = ()
         self._use_nvml = backend != "nvidia_smi"
@@ -53,8 +55,13 @@ class Driver:
 
     @property
     def helpers(self) -> List[int]:
-        """The pids that read on its behalf: they hold the GPUs' nodes, but no memory."""
-        return [self._worker.pid] if self._worker is not None else []
+        """The pids that read on its behalf, also those that hang and were given up: they hold the GPUs' nodes, but no memory."""
+        pids = [self._worker.pid] if self._worker is not None else []
+        if self._lost:
+            from .._process.procfs import start_ticks  # only where something failed, which is rare
+
+            pids += [pid for pid, ticks in self._lost.items() if start_ticks(pid, self._proc) == ticks]
+        return pids
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -151,6 +158,11 @@ class Driver:
         try:
             answer: object = self._worker.ask(request, timeout, meanwhile)
         except WorkerGone:
+            from .._process.procfs import start_ticks
+
+            ticks = start_ticks(self._worker.pid, self._proc)
+            if ticks is not None:
+                self._lost[self._worker.pid] = ticks
             self._worker = None
             raise
         return answer

@@ -27,6 +27,8 @@ try:
 except ImportError:  # a Python without it
     from pickle import dumps, loads
 
+from .._process.readers import take_reader_name
+
 _STEP_SIZE = 256
 # When the current step began, how long the slowest before it took, the length of the text that follows.
 _STEP_HEADER = struct.Struct("=ddH")
@@ -170,6 +172,7 @@ def _child(make_handler: Callable[[Beat], Handler], steps: mmap.mmap, requests: 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         requests, answers = _only_descriptors(requests, answers)
+        take_reader_name()
         handler = make_handler(lambda step: _note(steps, step, time.monotonic()))
         while True:
             header = _read(requests, _LENGTH.size)

@@ -11,6 +11,7 @@ from typing import AbstractSet, Callable, Dict, FrozenSet, Iterable, List, Mappi
 from .cgroup import owner_of
 from .holders import gpu_minors, mapped_nodes, nodes_of
 from .procfs import cgroup_text, in_initial_pid_namespace, pid_max, read_process
+from .readers import READER_NAME
 from .types import CgroupOwner, ProcessInfo
 
 
@@ -65,6 +66,10 @@ def inspect(
             seen.owners[pid] = owner_of(cgroup_text(pid, root))
             if pid not in seen.nodes:
                 seen.nodes[pid] = _nodes(seen.infos[pid], root, dev, untitled)
+            elif seen.infos[pid].comm == READER_NAME:
+                # to be believed that it only reads, it must have nothing mapped either
+                held = seen.nodes[pid]
+                seen.nodes[pid] = None if held is None or pid in untitled else held | mapped_nodes(pid, root, dev)
     return seen
 
 

@@ -328,3 +328,26 @@ def sound(snapshot: Snapshot, gpus: List[raw.RawGpu]) -> None:
 def test_types_that_everybody_shares_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Gpu(0, None, None, None).free_mib = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("comm", "nodes", "listed", "shown"),
+    [
+        ("gpufleet-reader", {"nvidiactl", "nvidia0", "nvidia1"}, False, False),
+        ("gpufleet-reader", {"nvidiactl", "nvidia0", "nvidia-uvm"}, False, True),  # the name alone hides nobody
+        ("gpufleet-reader", {"nvidiactl", "nvidia0"}, True, True),
+        ("gpufleet-reader", None, False, True),
+        ("python3", {"nvidiactl", "nvidia0"}, False, True),
+    ],
+)
+def test_another_reader_of_ours_holds_nothing(comm: str, nodes: "set[str] | None", listed: bool, shown: bool) -> None:
+    at = world(info(60, comm=comm), nodes={60: None if nodes is None else frozenset(nodes)}, holders={60: frozenset({0})})
+    found = one(gpu(processes=[entry(60)] if listed else []), at)
+    assert [process.pid for process in found.processes] == ([60] if shown else [])
+
+
+def test_who_has_ended_since_holds_nothing() -> None:
+    """Seen with the node open, and gone before it was looked at: no phantom. One that a list shows still has its memory."""
+    at = world(holders={60: frozenset({0})})
+    assert one(gpu(processes=[]), at).processes == ()
+    assert [process.state for process in one(gpu(processes=[entry(60)]), at).processes] == ["gone"]

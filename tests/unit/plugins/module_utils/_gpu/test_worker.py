@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import driver
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.raw import RawReading
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import Beat, Handler, Worker, WorkerGone
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.readers import READER_NAME
 
 
 def handler(beat: Beat) -> Handler:
@@ -132,8 +133,6 @@ def test_an_exception_in_the_child_reaches_the_parent(worker: Worker) -> None:
 def test_the_child_ends_with_its_parent(tmp_path: Path) -> None:
     code = """
 import os, sys, time
-from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import driver
-from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.raw import RawReading
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import Worker
 worker = Worker(lambda beat: lambda request: request)
 worker.ask(1, 5)
@@ -180,3 +179,32 @@ def test_who_is_slow_but_well_is_not_given_up_after_another_hung(monkeypatch: py
 @pytest.mark.parametrize("limit", [1e9, 1e308, float("inf")])
 def test_a_limit_beyond_the_systems_timers_is_a_limit(worker: Worker, limit: float) -> None:
     assert worker.ask(("steps", 1), limit) == "done"
+
+
+def test_a_reader_says_what_it_is(worker: Worker) -> None:
+    worker.ask(("echo", 1), 10)
+    assert Path("/proc/%d/comm" % worker.pid).read_text(encoding="ascii").strip() == READER_NAME
+
+
+def test_a_child_that_could_not_be_ended_is_still_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs in the kernel with the GPUs' nodes open, and must not be taken for somebody who has memory there."""
+    child = subprocess.Popen(["sleep", "60"])
+
+    class Stuck:
+        pid = child.pid
+
+        def __init__(self, _make_handler: object) -> None:
+            pass
+
+        def ask(self, _request: object, timeout: float, _meanwhile: object = None) -> RawReading:
+            raise WorkerGone("nvmlInit_v2", True, "it hung")
+
+    monkeypatch.setattr(driver, "Worker", Stuck)
+    reader = driver.Driver("nvml", 60.0, None, "/proc", "/dev")
+    try:
+        reader.read(None, False, 1)
+        assert reader.helpers == [child.pid]
+    finally:
+        child.kill()
+        child.wait()
+    assert reader.helpers == []  # its number may be another's from now on
