@@ -55,6 +55,11 @@ class Cache:
         return len(self.groups) > 1 or any(group.kind != FULL for group in self.groups)
 
     @property
+    def has_state(self) -> bool:
+        """Whether some layers keep a state: each running request holds one block of it at least."""
+        return any(group.kind == LINEAR for group in self.groups)
+
+    @property
     def block_size(self) -> int:
         """Tokens of the smallest block."""
         return min((group.block_size for group in self.groups if group.block_size), default=0)

@@ -79,6 +79,16 @@ class Estimate:
             return False
         return self.cache.request_blocks(self.max_model_len or 1) <= self.blocks[scenario]
 
+    def states_fit(self, scenario: int) -> bool:
+        """Whether each of max_num_seqs requests finds a block for its state.
+
+        While CUDA graphs are captured so many are used at once, and vLLM refuses to start with fewer
+        (config/compilation.py); without graphs requests wait for one another instead.
+        """
+        if isinstance(self.cache, str) or not self.cache.has_state or self.args.enforce_eager:
+            return True
+        return self.seqs <= self.blocks[scenario]
+
     def held(self, scenario: int) -> float:
         """Bytes on the fullest GPU beside the KV cache's profile: for a cache of a given size."""
         if isinstance(self.weights, str):

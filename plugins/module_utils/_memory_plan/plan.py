@@ -178,7 +178,10 @@ def _largest_seqs(found: Estimate, word: str) -> Optional[int]:
     """The largest of what is asked for, 256 and the powers of two below that fits; else the largest that may."""
     if word == UNKNOWN:
         return None
-    ladder = [found.seqs] + [size for size in (256, 128, 64, 32, 16, 8, 4, 2, 1) if size < found.seqs]
+    steps = {256, 128, 64, 32, 16, 8, 4, 2, 1}
+    if found.blocks and not found.states_fit(LIKELY):
+        steps |= {512, max(found.blocks[WORST], 1)}
+    ladder = [found.seqs] + sorted((size for size in steps if size < found.seqs), reverse=True)
     maybe: Optional[int] = None
     for size in ladder:
         other = (

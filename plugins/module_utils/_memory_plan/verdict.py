@@ -44,7 +44,11 @@ def repeats(found: Estimate) -> bool:
 def _with_cache(found: Estimate, weights: Weights, cache: Cache) -> Tuple[str, Tuple[str, ...]]:
     if not found.fits(BEST):
         return DOES_NOT_FIT, (_too_small(found, cache),) + _warmup_line(found)
+    if not found.states_fit(LIKELY) and found.given.how.states_refused:
+        return DOES_NOT_FIT, (_few_states(found),) + _warmup_line(found)
     reasons: List[str] = []
+    if not found.states_fit(WORST):
+        reasons.append(_few_states(found))
     if not found.fits(LIKELY):
         reasons.append(_too_small(found, cache))
     elif not found.fits(WORST):
@@ -110,6 +114,14 @@ def _too_small(found: Estimate, cache: Cache) -> str:
     length = found.max_model_len or 1
     line = "One request of max_model_len %d needs %d MiB of KV cache per GPU, and about %d MiB are left."
     return line % (length, _request(found, cache), max(_mib(found.kv[LIKELY]), 0))
+
+
+def _few_states(found: Estimate) -> str:
+    line = (
+        "max_num_seqs %d is more than the blocks of the cache: about %d, at worst %d. Layers that keep a state need one "
+        "block for each request while CUDA graphs are captured."
+    )
+    return line % (found.seqs, found.blocks[LIKELY], found.blocks[WORST])
 
 
 def _request(found: Estimate, cache: Cache) -> int:

@@ -33,6 +33,9 @@ class Behaviour:
     hybrid_prefix_caching: bool  # on by default for models with linear attention (engine/arg_utils.py)
     latent_block: int  # what blocks of hybrids with latent attention are a multiple of (platforms/interface.py)
     latent_padded: bool  # the first engine kept latent attention's 576 values in rows of 640
+    states_refused: (
+        bool  # fewer blocks than max_num_seqs end the start; 0.18 captured fewer graphs (config/compilation.py)
+    )
     mxfp4_triton: bool  # MXFP4 experts through Triton on Hopper rather than Marlin
 
 
@@ -54,6 +57,7 @@ def behaviour(version: Optional[str]) -> Behaviour:
         hybrid_prefix_caching=known >= (0, 27),
         latent_block=128 if known >= (0, 20) else 64,
         latent_padded=known < (0, 8),
+        states_refused=known != (0, 18),
         mxfp4_triton=known >= (0, 11),
     )
 

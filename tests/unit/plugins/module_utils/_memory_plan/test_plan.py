@@ -330,3 +330,36 @@ def test_the_default_length_knows_scaled_positions(scaling: dict[str, Any], expe
 
 def test_no_length_beyond_the_models_own_is_suggested() -> None:
     assert plan(LLAMA, H200, max_model_len=400_000).largest_max_model_len == 131072
+
+
+QWEN_27B_FP8 = {
+    **MODELS["Qwen3.5-27B"]["config"],
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}
+L40S = Gpu(46_068, "NVIDIA L40S")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "args", "blocks"),
+    [
+        # What vLLM said: so many Mamba cache blocks, fewer than max_num_seqs.
+        (L40S, {"max_model_len": 16384, "gpu_memory_utilization": 0.9, "max_num_seqs": 256}, 184),
+        (H100, {"gpu_memory_utilization": 0.95}, 856),
+    ],
+)
+def test_each_request_needs_a_block_for_its_state(gpu: Gpu, args: dict[str, Any], blocks: int) -> None:
+    found = plan(QWEN_27B_FP8, gpu, 1, "0.24.0", **args)
+    assert found.verdict == "does_not_fit" and "Layers that keep a state" in found.reasons[0]
+    assert 0.75 * blocks <= (found.largest_max_num_seqs or 0) <= blocks
+    fewer = plan(QWEN_27B_FP8, gpu, 1, "0.24.0", **{**args, "max_num_seqs": found.largest_max_num_seqs})
+    assert fewer.verdict in ("fits", "tight")
+    # Without graphs, and in the version that captured fewer of them, requests wait instead.
+    assert plan(QWEN_27B_FP8, gpu, 1, "0.24.0", enforce_eager=True, **args).verdict == "fits"
+    assert plan(QWEN_27B_FP8, gpu, 1, "0.18.0", **args).verdict == "tight"
+
+
+def test_models_without_states_are_not_held_to_it() -> None:
+    assert (
+        plan(LLAMA, H100, 1, kv_cache_memory_bytes="2g", max_num_seqs=4096, max_model_len=1024).verdict
+        != "does_not_fit"
+    )
