@@ -254,6 +254,10 @@ class Forest:
             info = read_process(pid)
             # One that has left already keeps its number, and a start that no process has.
             member.pid, member.ticks = pid, -1 if info is None else info.start_ticks
+        deadline = time.monotonic() + 5
+        while not all(member.unreaped for member in case.members if member.zombie):
+            assert time.monotonic() < deadline  # it tells its pid a moment before it ends
+            time.sleep(0.001)
         try:
             self._judge(case, self._reclaim(case))
         finally:
