@@ -53,6 +53,9 @@ options:
       - The GPUs of a machine that is not there, to plan for it. The model is read where the module runs.
       - Takes what M(gpufleet.vllm.gpu_memory_facts) returned (C(ansible_facts.gpu_memory)), or in short C(count) and C(gpu_mib), the MiB of
         each GPU, or C(gpus) with a C(total_mib) each.
+      - C(vllm_version) in it, such as V(0.19.1), says which vLLM would run there. Without it the figures assume a recent one.
+      - Where each GPU's C(free_mib) is in it, as M(gpufleet.vllm.gpu_memory_facts) returns it, the check C(memory) uses it. Too little is
+        a warning, as whoever holds the rest may be stopped first, and a failure with O(replace=none).
       - What only the machine itself could answer is then skipped, and says so.
     type: dict
   args:
@@ -217,7 +220,7 @@ suggest:
       type: list
       elements: int
     max_model_len:
-      description: The largest that fits, null where that isn't known.
+      description: The largest that fits and that the model itself has, null where that isn't known.
       type: int
     max_num_seqs:
       description: The largest that fits, null where that isn't known.
@@ -254,7 +257,14 @@ about:
       type: int
     free_mib_per_gpu:
       description: MiB that will be free on the fullest of the GPUs when what is replaced is gone; null where that isn't known.
+        With O(gpu_facts) what was free when they were read.
       type: int
+    vllm_version:
+      description: The vLLM that the figures hold for; null where none is known and a recent one is assumed.
+      type: str
+    vllm_version_from:
+      description: V(installed), V(given) in O(gpu_facts), or V(assumed).
+      type: str
   sample:
     model: /models/MiniMax-M2.5
     gpus: [0, 1, 2, 3]
@@ -265,6 +275,8 @@ about:
     max_model_len: 196608
     max_num_seqs: 1024
     free_mib_per_gpu: 97280
+    vllm_version: 0.33.0
+    vllm_version_from: installed
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -9,9 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple
 
 from .._gpu.types import Gpu, Snapshot
+from .._memory_plan.arguments import EngineArgs, read_args
 from .._model.parallel import Check
 
-_TRUE = (True, "true", "True", "yes", "1", 1)
+# Short forms that the plan understands as well.
+SHORT_NAMES = {
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "data_parallel_size": "dp",
+    "decode_context_parallel_size": "dcp",
+    "quantization": "q",
+    "speculative_config": "sc",
+}
+# More ranks than any deployment has.
+MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -54,15 +65,28 @@ class Asked:
         path = self.facts_path or self.model
         return path if path.startswith("/") else None
 
+    def value(self, name: str) -> Any:
+        """What is given for an argument, under its name or its short form; None when nothing is."""
+        found = self.args.get(name)
+        return self.args.get(SHORT_NAMES[name]) if found is None and name in SHORT_NAMES else found
+
     def size(self, name: str) -> Optional[int]:
-        """A parallel size: 1 when it isn't given, None when what is given is no whole number."""
-        value = self.args.get(name, 1)
+        """A parallel size: 1 when it isn't given, None when what is given is no whole number, or one that no deployment has."""
+        value = self.value(name)
+        if value is None:
+            return 1
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             return None
         try:
-            return int(value)
+            found = int(value)
         except ValueError:
             return None
+        return found if abs(found) <= MOST_RANKS else None
+
+    @property
+    def engine(self) -> EngineArgs:
+        """The arguments as the memory plan reads them: one reading for every check and every figure."""
+        return read_args(self.args)
 
     @property
     def ranks(self) -> int:
@@ -75,21 +99,25 @@ class Asked:
     @property
     def expert_parallel(self) -> bool:
         """Whether routed experts stay whole."""
-        return self.args.get("enable_expert_parallel") in _TRUE
+        return self.engine.enable_expert_parallel
 
     @property
     def encoder_data_parallel(self) -> bool:
         """Whether encoders beside the language model stay whole."""
-        return self.args.get("mm_encoder_tp_mode") == "data"
+        return self.engine.encoder_data_parallel
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of the GPUs. ``elsewhere`` means that they belong to a machine that is not this one."""
+    """What was seen of the GPUs. ``elsewhere`` means that they belong to a machine that is not this one.
+
+    ``vllm_version`` is what was said to run there.
+    """
 
     snapshot: Optional[Snapshot]
     gpus: Tuple[Gpu, ...] = ()
     elsewhere: bool = False
+    vllm_version: Optional[str] = None
 
 
 def warn(check: str, detail: str, fix: Optional[str] = None) -> Check:

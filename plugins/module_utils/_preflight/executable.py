@@ -18,6 +18,15 @@ _NUMBERS = re.compile(r"^(\d+)\.(\d+)")
 _OLDEST = (0, 8)
 
 
+def usable_version(installation: Optional[Installation]) -> Optional[str]:
+    """The version that figures may be made for; None where it isn't known, as for a build that calls itself 0.1.dev1."""
+    version = installation.version if installation is not None else None
+    match = _NUMBERS.match(version or "")
+    if match is None or ("dev" in str(version) and (int(match.group(1)), int(match.group(2))) < _OLDEST):
+        return None
+    return version
+
+
 def check_executable(asked: Asked, installation: Optional[Installation]) -> List[Check]:
     """The command, its interpreter, and which vLLM it starts."""
     path = asked.executable

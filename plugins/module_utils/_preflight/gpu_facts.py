@@ -9,6 +9,7 @@ from typing import Any, Mapping, Optional
 
 from .._core.errors import GpuFleetError
 from .._gpu.types import Gpu, Snapshot
+from .._memory_plan.versions import parse_version
 
 _MOST_GPUS = 1024
 _MOST_MIB = 1 << 31
@@ -44,6 +45,20 @@ def snapshot_of(given: Any) -> Snapshot:
     )
 
 
+def version_of(given: Any) -> Optional[str]:
+    """The vLLM that would run there, where ``gpu_facts.vllm_version`` says so. GpuFleetError for what is no version."""
+    for _depth in range(3):
+        if not isinstance(given, Mapping):
+            return None
+        if given.get("vllm_version") is not None:
+            found = _text(given, "vllm_version", "gpu_facts")
+            if parse_version(found) is None:
+                raise GpuFleetError("gpu_facts.vllm_version is %r; a version such as 0.19.1 is needed." % _short(found))
+            return found
+        given = given.get("ansible_facts", given.get("gpu_memory"))
+    return None
+
+
 def _unwrapped(given: Any) -> Mapping[str, Any]:
     for name in ("ansible_facts", "gpu_memory"):
         if isinstance(given, Mapping) and isinstance(given.get(name), Mapping):
@@ -71,6 +86,9 @@ def _gpu(entry: Any, number: int) -> Gpu:
         raise GpuFleetError("%s has no total_mib (MiB of the GPU)." % where)
     index = _whole(entry, "index", where, 0, 1 << 20)
     reserved = _whole(entry, "reserved_mib", where, 0, _MOST_MIB)
+    free = _whole(entry, "free_mib", where, 0, _MOST_MIB)
+    if free is not None and free > total:
+        raise GpuFleetError("%s.free_mib is %d, and total_mib %d." % (where, free, total))
     return Gpu(
         number if index is None else index,
         _text(entry, "uuid", where),
@@ -80,6 +98,8 @@ def _gpu(entry: Any, number: int) -> Gpu:
         error=_text(entry, "error", where),
         memory_type=_text(entry, "memory_type", where) or "discrete",
         total_mib=total,
+        used_mib=_whole(entry, "used_mib", where, 0, _MOST_MIB),
+        free_mib=free,
         reserved_mib=reserved,
     )
 

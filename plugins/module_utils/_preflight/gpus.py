@@ -20,9 +20,13 @@ def check_gpus(selection: Sequence[str], seen: Seen) -> List[Check]:
         detail = "; ".join("GPU %d is in state %s (%s)" % (gpu.index, gpu.state, gpu.error or "no detail") for gpu in bad)
         return [fail("gpus", detail, "Leave them out of gpus, or repair them first.")]
     names = ", ".join(str(gpu.index) for gpu in seen.gpus)
+    checks = [passed("gpus", "GPU %s %s" % (names, "as given in gpu_facts" if seen.elsewhere else
+                                            "answers" if len(seen.gpus) == 1 else "answer"))]
+    if len(selection) > len(seen.gpus):
+        detail = "gpus names a GPU more than once (%s), and each counts once: GPU %s" % (", ".join(map(str, selection))[:200], names)
+        checks.append(warn("gpus_twice", detail, "Name each GPU once."))
     if seen.elsewhere:
-        return [passed("gpus", "GPU %s as given in gpu_facts" % names)]
-    checks = [passed("gpus", "GPU %s answer" % names)]
+        return checks
     reading = seen.snapshot
     if reading is not None and reading.pci_count is not None and reading.count is not None and reading.count < reading.pci_count:
         # Indices move up when one is missing: the service would come up on fewer or on other cards than were meant.

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
+from .regular import open_regular
+
 _PYTHON_DIRECTORY = re.compile(r"^python3(\.\d+)?t?$")
 _DIST_INFO = re.compile(r"^(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-]*)\.dist-info$")
 _ASSIGNED = r"^\s*(?:__version__\s*=\s*)?(?:%s)\b\s*(?::[^=]+)?=\s*(?:[A-Za-z_]+\s*=\s*)*(?P<value>None|'[^']*'|\"[^\"]*\")"
@@ -42,7 +44,7 @@ class Installation:
 def shebang(executable: str) -> Optional[str]:
     """The interpreter that a script names in its first line; None for what is no script, or can't be read."""
     try:
-        with open(executable, "rb") as handle:
+        with open_regular(executable) as handle:
             first = handle.readline(4096)
             second = handle.readline(4096)
     except OSError:
@@ -82,8 +84,8 @@ def has_plugins(installation: Installation) -> bool:
         for entry in _names(directory):
             if entry.endswith(".dist-info"):
                 try:
-                    with open(os.path.join(directory, entry, "entry_points.txt"), encoding="utf-8", errors="replace") as handle:
-                        if _PLUGIN.search(handle.read(_LIMIT)):
+                    with open_regular(os.path.join(directory, entry, "entry_points.txt")) as handle:
+                        if _PLUGIN.search(handle.read(_LIMIT).decode("utf-8", "replace")):
                             return True
                 except OSError:
                     continue
@@ -140,8 +142,8 @@ def _metadata_version(directory: str, names: Tuple[str, ...]) -> Optional[str]:
 def _assigned(path: str, names: str) -> Optional[str]:
     """The text that a module assigns to a name; None where it doesn't, or assigns None."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            text = handle.read(_LIMIT)
+        with open_regular(path) as handle:
+            text = handle.read(_LIMIT).decode("utf-8", "replace")
     except OSError:
         return None
     match = re.search(_ASSIGNED % names, text, re.MULTILINE)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Iterable, List, Optional
 
@@ -18,13 +19,18 @@ from .._model.parallel import Check, check_parallel, working_sizes
 from .._model.types import ModelFacts
 from .._model.weights_check import check_weights
 from .asked import Asked, Seen, fail, passed, skip
+from .length import check_length, within_limit
 from .quick import quick_checkpoint
+from .regular import is_lfs_pointer
+from .values import shown
 
 _UNKNOWN = "unknown"
 # How vLLM loads a directory's own files. By other formats it may need none of them.
 _FROM_FILES = ("auto", "safetensors", "hf", "pt", "mistral", "gguf", "bitsandbytes", "fastsafetensors", "instanttensor")
 # What stands for a machine of unknown size when valid sizes are asked for.
 _USUAL_GPUS = 8
+_CONFIGURATIONS = ("config.json", "params.json")
+_PULL = "Fetch it: git lfs pull in %s."
 
 
 @dataclass
@@ -48,12 +54,18 @@ def judge_model(asked: Asked, seen: Seen, version: Optional[str]) -> Judged:
     try:
         facts = read_model(path)
     except GpuFleetError as exc:
-        found.checks.append(fail("model", exc.msg, "Put the model there, or correct the path in the catalogue."))
+        pointers = [name for name in _CONFIGURATIONS if is_lfs_pointer(os.path.join(path, name))]
+        if pointers:
+            detail = "%s in %s is a git-lfs pointer: the file itself was not fetched" % (pointers[0], path)
+            found.checks.append(fail("model", detail, _PULL % path))
+        else:
+            found.checks.append(fail("model", exc.msg, "Put the model there, or correct the path in the catalogue."))
         return found
     found.checks.append(passed("model", "%s is readable" % path))
     checkpoint = _checkpoint(asked, path, facts, found.checks)
     sizes = {name: asked.size(name + "_parallel_size") for name in ("tensor", "pipeline", "data", "decode_context")}
-    wrong = ["%s_parallel_size is %r" % (name, asked.args.get(name + "_parallel_size")) for name, size in sizes.items() if size is None]
+    found.checks += check_length(asked, facts)
+    wrong = ["%s_parallel_size is %s" % (name, shown(asked.value(name + "_parallel_size"))) for name, size in sizes.items() if size is None]
     if wrong:
         detail = "the parallel sizes have to be whole numbers: " + ", ".join(wrong)
         found.checks.append(fail("parallel", detail, "Correct them in args."))
@@ -68,10 +80,19 @@ def judge_model(asked: Asked, seen: Seen, version: Optional[str]) -> Judged:
         found.checks.append(_memory_plan(plan, fitting))
         found.plan, found.verdict = plan.to_dict(), plan.verdict
         found.about.update(max_model_len=plan.max_model_len, max_num_seqs=plan.max_num_seqs)
-        found.suggest["max_model_len"] = plan.largest_max_model_len
+        found.suggest["max_model_len"] = within_limit(asked, facts, plan.largest_max_model_len)
         found.suggest["max_num_seqs"] = plan.largest_max_num_seqs
         found.suggest["tensor_parallel_size_that_fits"] = fitting
+    if asked.value("hf_overrides"):
+        found.checks = [_unless_overridden(check) for check in found.checks]
     return found
+
+
+def _unless_overridden(check: Check) -> Check:
+    """The configuration may be another one by then: nothing that only it says is certain."""
+    if check.status != "fail" or check.id in ("model", "weights", "parallel", "gpu_count"):
+        return check
+    return replace(check, status="warn", detail=check.detail.rstrip(".") + ", unless hf_overrides changes that")
 
 
 def _with_memory(check: Check, valid: List[int], fitting: List[int]) -> Check:
@@ -96,7 +117,7 @@ def _about(asked: Asked, seen: Seen) -> Dict[str, Any]:
         "max_model_len": None,
         "max_num_seqs": None,
         # What vLLM would find now. Who looks at services as well knows what comes free.
-        "free_mib_per_gpu": None if seen.elsewhere else _least(gpu.free_mib for gpu in seen.gpus),
+        "free_mib_per_gpu": _least(gpu.free_mib for gpu in seen.gpus),
     }
 
 
@@ -115,6 +136,8 @@ def _checkpoint(asked: Asked, path: str, facts: ModelFacts, checks: List[Check])
         return None
     own = str(asked.args.get("load_format", "auto")) in _FROM_FILES
     for check in check_weights(facts, found):
+        if check.status == "fail" and "git-lfs pointer" in check.detail:
+            check = replace(check, fix=_PULL % path)
         if check.status == "fail" and not own:
             detail = "%s; load_format %s may not need them" % (check.detail, asked.args["load_format"])
             check = replace(check, status="warn", detail=detail)

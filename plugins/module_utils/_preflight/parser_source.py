@@ -14,6 +14,8 @@ import glob
 import os
 from typing import FrozenSet, List, Optional, Set
 
+from .regular import open_regular
+
 # Fewer than this, and the source is not laid out as it was in any version seen (0.8 to 0.33 have 150 to 320).
 _FEWEST = 80
 # Each of these stands in every version; without one of them the reading missed something.
@@ -44,7 +46,7 @@ def _files(package: str) -> List[str]:
 
 def _parsed(path: str) -> Optional[ast.Module]:
     try:
-        with open(path, "rb") as handle:
+        with open_regular(path) as handle:
             return ast.parse(handle.read(_LIMIT))
     except (OSError, SyntaxError, ValueError, RecursionError):
         # Also for syntax that is newer than the host's own Python: then the command itself has to be asked.

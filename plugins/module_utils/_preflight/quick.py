@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from .._model.checkpoint import Checkpoint
 from .._model.roles import ENCODER, EXPERTS, Roles
 from .._model.types import ModelFacts
+from .regular import open_regular
 
 _SHARD = re.compile(r"^(?P<stem>[^/]*-)(?P<number>\d{5,6})(?P<of>-of-(?P<count>\d{5,6})\.safetensors)$")
 _INDEX = "model.safetensors.index.json"
@@ -151,7 +152,7 @@ def _plain_experts(raw: bytes, others: Mapping[str, Any], roles: Roles, layers: 
 def _header(path: str) -> Optional[bytes]:
     """The header of a file that is as long as it says; None for any other."""
     try:
-        with open(path, "rb") as handle:
+        with open_regular(path) as handle:
             size = os.fstat(handle.fileno()).st_size
             length = int.from_bytes(handle.read(8), "little")
             if not 2 <= length <= _LIMIT_BYTES or 8 + length > size:
@@ -204,7 +205,7 @@ def _is_entry(entry: Any) -> bool:
 def _index_agrees(path: str, shard: str, tensors: int) -> bool:
     """Whether an index that is there names as many tensors, all of them in this family of shards."""
     try:
-        with open(path, "rb") as handle:
+        with open_regular(path) as handle:
             raw = handle.read(4 * _LIMIT_BYTES)
     except FileNotFoundError:
         return True

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 from .._core.runner import Runner
 from .._model.parallel import Check
@@ -14,15 +14,16 @@ from .._systemd.manager import Systemd
 from .access import check_access
 from .account import check_account
 from .arguments import check_arguments
-from .asked import Asked, Places, Seen, skip
+from .asked import Asked, Places, Seen, passed, skip
 from .cuda import check_cuda
-from .executable import check_executable
+from .executable import check_executable, usable_version
 from .gpus import check_gpus
 from .host import check_fabric, check_host_memory
 from .installed import find_installation
 from .model import judge_model
 from .report import Report
 from .room import check_room
+from .values import check_values
 
 _ELSEWHERE = "planned for a machine that is not there: %s can't be looked at"
 # What a machine that isn't there can't be asked.
@@ -52,12 +53,16 @@ def examine(
 ) -> Report:
     """The checks that need no look at other services. ``remember`` allows an answer of vLLM to be kept for the next run."""
     checks: List[Check] = check_gpus(selection, seen)
+    checks += check_values(asked, seen.elsewhere)
     installation = None if seen.elsewhere else find_installation(asked.executable)
-    model = judge_model(asked, seen, installation.version if installation is not None else None)
+    version = seen.vllm_version if seen.elsewhere else usable_version(installation)
+    model = judge_model(asked, seen, version)
     checks += model.checks
+    about = {**model.about, "vllm_version": version, "vllm_version_from": _source(seen, version)}
     if seen.elsewhere:
+        checks.append(_given_version(version))
         checks += [skip(check, _ELSEWHERE % what) for check, what in _ON_THE_HOST]
-        return Report(tuple(checks), model.plan, model.suggest, model.verdict, model.about)
+        return Report(tuple(checks), model.plan, model.suggest, model.verdict, about)
     checks += check_executable(asked, installation)
     if os.path.isfile(asked.executable):
         checks.append(check_arguments(asked, installation, places, runner, remember))
@@ -67,4 +72,17 @@ def examine(
     checks += check_room(asked, places)
     checks.append(check_host_memory(asked, places))
     checks += check_fabric(asked, places, systemd)
-    return Report(tuple(checks), model.plan, model.suggest, model.verdict, model.about)
+    return Report(tuple(checks), model.plan, model.suggest, model.verdict, about)
+
+
+def _source(seen: Seen, version: Optional[str]) -> str:
+    if version is None:
+        return "assumed"
+    return "given" if seen.elsewhere else "installed"
+
+
+def _given_version(version: Optional[str]) -> Check:
+    if version is not None:
+        return passed("vllm_version", "vLLM %s as given in gpu_facts" % version)
+    detail = "the figures assume a recent vLLM: which one runs on a machine that is not there can't be looked at"
+    return skip("vllm_version", detail, "Say it: gpu_facts: {vllm_version: 0.19.1, ...}.")

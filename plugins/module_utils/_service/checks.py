@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
-from typing import FrozenSet, List, Optional, Tuple
+from typing import FrozenSet, List, Optional, Sequence, Tuple
 
+from .._gpu.types import Gpu
 from .._model.parallel import Check
 from .._preflight.asked import Asked, Seen
 from .._preflight.report import Report, line_of
@@ -18,7 +19,7 @@ from .._unit.hardening import hardening
 from .._unit.render import render_drop_in, render_unit
 from .._unit.spec import ServiceSpec
 from .look import Look
-from .memory import holder_text, shortages
+from .memory import Need, holder_text, shortages
 from .plan import Plan
 from .ports import Ports
 from .request import Request
@@ -79,6 +80,23 @@ def refusal(request: Request, report: Report) -> str:
     """One message for everything that stands against it."""
     lines = ["%s cannot work on this host, and nothing was touched:" % request.name]
     return "\n".join(lines + ["  - " + line_of(check) for check in report.failed])
+
+
+def given_memory(gpus: Sequence[Gpu], need: Need, rivals: object) -> List[Check]:
+    """``memory`` by the figures of ``gpu_facts``; nothing where they don't say what is free.
+
+    ``rivals`` is ``replace``: what would be stopped there isn't known, so that only with ``none`` it is certain.
+    """
+    known = [(gpu, gpu.free_mib, need.mib(gpu) or 0) for gpu in gpus if gpu.free_mib is not None]
+    if len(known) < len(gpus):
+        return []
+    checks = []
+    for gpu, free, needed in known:
+        if (free or 0) < needed:
+            detail = "GPU {}: {:,} MiB have to be free at the start, and {:,} MiB were when gpu_facts was read"
+            checks.append(Check("memory", "fail" if rivals == "none" else "warn", detail.format(gpu.index, needed, free),
+                                "See that whoever holds it there is stopped first, or lower gpu_memory_utilization."))
+    return checks or [Check("memory", "pass", "by gpu_facts every GPU has the memory that the server asks for at its start", None)]
 
 
 def _unit_options(request: Request, look: Look, ports: Ports) -> List[Check]:

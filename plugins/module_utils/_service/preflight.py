@@ -14,11 +14,12 @@ from .._gpu.select import resolve
 from .._gpu.types import Gpu, Snapshot
 from .._model.parallel import Check
 from .._preflight.asked import Seen, fail, skip
-from .._preflight.gpu_facts import snapshot_of
+from .._preflight.gpu_facts import snapshot_of, version_of
 from .._preflight.report import Report
 from .._preflight.run import examine
-from .checks import asked_of, run_checks
+from .checks import asked_of, given_memory, run_checks
 from .look import Look, checked_spec, look
+from .memory import Need
 from .parameters import to_request
 from .plan import make_plan
 from .ports import Ports
@@ -48,9 +49,13 @@ def preflight(params: Mapping[str, Any], ports: Ports, remember: bool) -> Report
     if given is not None:
         snapshot = snapshot_of(given)
         gpus = tuple(resolve(request.gpus, snapshot.gpus))
-        asked = asked_of(request, checked_spec(request, gpus))
-        seen = Seen(snapshot, gpus, elsewhere=True)
-        return examine(asked, seen, request.gpus, ports.places, ports.runner, ports.systemd, remember)
+        spec = checked_spec(request, gpus)
+        seen = Seen(snapshot, gpus, elsewhere=True, vllm_version=version_of(given))
+        report = examine(asked_of(request, spec), seen, request.gpus, ports.places, ports.runner, ports.systemd, remember)
+        memory = given_memory(gpus, Need(spec.utilization, spec.guard.margin_mib), request.replace)
+        if memory:
+            report = replace(report, checks=(*(check for check in report.checks if check.id != "memory"), *memory))
+        return report
     return _here(request, ports, remember)
 
 

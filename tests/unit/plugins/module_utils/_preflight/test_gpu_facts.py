@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, Snapshot
-from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight.gpu_facts import snapshot_of
+from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight.gpu_facts import snapshot_of, version_of
 
 FULL = Snapshot(True, driver_version="580.95.05", cuda_version="13.0", count=2, gpus=tuple(
     Gpu(index, f"GPU-{index}", None, "NVIDIA H200", total_mib=143771, used_mib=5, free_mib=143766) for index in range(2)
@@ -54,12 +54,26 @@ def test_every_form_says_the_same(facts: dict[str, Any]) -> None:
     ({"gpus": [{"total_mib": 5, "index": 1}] * 2}, "an index twice"),
     ({"count": 8}, "not both of count and gpu_mib"),
     ({"count": 10**9, "gpu_mib": 5}, "whole number from 1 to 1024"),
+    ({"gpus": [{"total_mib": 5, "free_mib": 6}]}, "free_mib is 6, and total_mib 5"),
     ({"available": False, "reason": "no_driver", "gpus": []}, "could not be read (no_driver)"),
 ])
 def test_what_cannot_be_is_refused_with_its_place(facts: Any, said: str) -> None:
     with pytest.raises(GpuFleetError) as caught:
         snapshot_of(facts)
     assert said in caught.value.msg
+
+
+@pytest.mark.parametrize(("facts", "version"), [
+    (FULL, None), ({"vllm_version": "0.19.1"}, "0.19.1"), ({"ansible_facts": {"gpu_memory": {"vllm_version": 0.19}}}, "0.19"), ("x", None),
+])
+def test_the_version_may_be_given_beside_the_gpus(facts: Any, version: str | None) -> None:
+    assert version_of(facts) == version
+
+
+@pytest.mark.parametrize("given", ["new", [], {}, "1"])
+def test_what_is_no_version_is_refused(given: Any) -> None:
+    with pytest.raises(GpuFleetError, match=r"gpu_facts\.vllm_version"):
+        version_of({**FULL, "vllm_version": given})
 
 
 _JSON = st.recursive(

@@ -140,6 +140,75 @@ def test_a_machine_that_is_not_there_is_planned_for(host: Host) -> None:
     assert all("not there" in detail for detail in skipped.values())
 
 
+def test_what_is_said_of_another_machine_is_used(host: Host) -> None:
+    ask: dict[str, Any] = {"args": {"tensor_parallel_size": 4}, "gpus": ["0", "1", "2", "3"]}
+    full = {"gpus": [{"index": number, "total_mib": 81559, "free_mib": 80000, "used_mib": 1559} for number in range(4)]}
+    report = host.check(**ask, gpu_facts=full)
+    assert by_id(report)["memory"] == "pass" and report.about["free_mib_per_gpu"] == 80000
+    full["gpus"][2].update(free_mib=11559, used_mib=70000)
+    report = host.check(**ask, gpu_facts=full)
+    memory = [check for check in report.checks if check.id == "memory"]
+    assert [check.status for check in memory] == ["warn"] and "GPU 2" in memory[0].detail and "11,559" in memory[0].detail
+    assert report.about["free_mib_per_gpu"] == 11559
+    assert [check.id for check in host.check(**ask, gpu_facts=full, replace="none").failed] == ["memory"]
+    assert by_id(host.check(**ask, gpu_facts=GPUS))["memory"] == "skip"
+
+
+def test_the_version_that_the_figures_hold_for_is_said(host: Host) -> None:
+    ask: dict[str, Any] = {"args": {"tensor_parallel_size": 4}, "gpus": ["0", "1", "2", "3"]}
+
+    def of(**params: Any) -> tuple[Any, Any, Any]:
+        report = host.check(**ask, **params)
+        return report.about["vllm_version"], report.about["vllm_version_from"], report.plan["free_mib_needed"]
+
+    assert of()[:2] == ("0.33.0", "installed")
+    assert of(gpu_facts=GPUS)[:2] == (None, "assumed")
+    old = of(gpu_facts={**GPUS, "vllm_version": "0.10.1"})
+    assert old[:2] == ("0.10.1", "given") and old[2] != of(gpu_facts=GPUS)[2]
+    assert of(gpu_facts={"ansible_facts": {"gpu_memory": {"gpus": [{"total_mib": 97887}] * 4}}, "vllm_version": "0.10.1"})[:2] == old[:2]
+    (said,) = [check for check in host.check(**ask, gpu_facts=GPUS).checks if check.id == "vllm_version"]
+    assert said.status == "skip" and "recent vLLM" in said.detail and "vllm_version" in str(said.fix)
+
+
+def test_a_length_beyond_the_models_own_fails_and_is_not_suggested(host: Host) -> None:
+    ask: dict[str, Any] = {"gpus": ["0", "1", "2", "3"], "gpu_facts": GPUS}
+    args = {"tensor_parallel_size": 4, "max_model_len": 400000, "max_num_seqs": 16}
+    report = host.check(**ask, args=args)
+    assert [check.id for check in report.failed] == ["max_model_len"] and report.suggest["max_model_len"] == 4096
+    allowed = host.check(**ask, args=args, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
+    assert allowed.ok and by_id(allowed)["max_model_len"] == "warn"
+
+
+def test_arguments_are_read_once_for_checks_and_figures(host: Host) -> None:
+    report = host.check(args={"tp": 8}, gpu_facts=GPUS)
+    assert report.about["tensor_parallel_size"] == 8
+    assert [check.id for check in report.failed] == ["quant_block_experts"] and by_id(report)["arguments"] in ("warn", "skip")
+    huge = host.check(args={"tensor_parallel_size": 10**30, "max_model_len": [1]}, gpu_facts=GPUS)
+    assert {check.id for check in huge.failed} == {"parallel", "argument_values"} and huge.plan == {}
+    assert huge.about["tensor_parallel_size"] is None
+
+
+def test_what_overrides_change_is_not_certain(host: Host) -> None:
+    report = host.check(args={"tensor_parallel_size": 8, "hf_overrides": {"moe_intermediate_size": 1024}}, gpu_facts=GPUS)
+    assert report.ok and by_id(report)["hf_overrides"] == "warn" and by_id(report)["quant_block_experts"] == "warn"
+
+
+def test_pointers_of_git_lfs_say_how_to_fetch(host: Host) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+    (host.model / "model-00002-of-00002.safetensors").write_bytes(pointer)
+    (weights,) = [check for check in host.check(gpu_facts=GPUS).failed if check.id == "weights"]
+    assert "git lfs pull" in str(weights.fix)
+    (host.model / "config.json").write_bytes(pointer)
+    (model,) = [check for check in host.check(gpu_facts=GPUS).failed if check.id == "model"]
+    assert "git-lfs pointer" in model.detail and "git lfs pull" in str(model.fix)
+
+
+def test_a_gpu_that_is_named_twice_is_told(host: Host) -> None:
+    for more in ({}, {"gpu_facts": GPUS}):
+        assert by_id(host.check(gpus=["0", "0"], **more))["gpus_twice"] == "warn"
+        assert "gpus_twice" not in by_id(host.check(gpus=["0", "1"], **more))
+
+
 def test_each_thing_that_is_wrong_is_found(host: Host) -> None:
     (host.model / "model-00002-of-00002.safetensors").write_bytes(b"")
     report = host.check(executable="/nowhere/vllm", args={"max_modle_len": 5})
