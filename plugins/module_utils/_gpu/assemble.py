@@ -138,6 +138,7 @@ def _gpu(each: raw.RawGpu, host: Optional[MemInfo], processes: Tuple[GpuProcess,
         mig_devices=tuple(_mig(device) for device in each.mig_devices),
         processes=processes,
         minor=each.minor,
+        parts_unknown=each.mig_code != raw.SUCCESS,
     )
 
 

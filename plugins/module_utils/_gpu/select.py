@@ -9,6 +9,7 @@ its own default, which puts the fastest first.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import List, Sequence, Union
 
 from .._core.errors import GpuFleetError
@@ -20,7 +21,9 @@ def resolve(selection: Sequence[Union[str, int]], gpus: Sequence[Gpu]) -> List[G
     """The GPUs that a selection names, in its order, each once; an empty one or ``all`` means all.
 
     Each word is an index, a UUID or a unique beginning of one, a PCI id (domain of 4 or 8 digits, or none), or the UUID of
-    a MIG device, for which the parent narrowed to that device is returned. Raises GpuFleetError naming what the host has.
+    a MIG device, for which the parent narrowed to that device is returned. A UUID or PCI id that fits none, while there are GPUs
+    whose own can't be read (lost ones), means each of those, with that doubt as its error. Raises GpuFleetError naming what the
+    host has.
     """
     words = [str(word).strip() for word in selection]
     if not words or "all" in [word.lower() for word in words]:
@@ -29,9 +32,9 @@ def resolve(selection: Sequence[Union[str, int]], gpus: Sequence[Gpu]) -> List[G
         return list(gpus)
     found: List[Gpu] = []
     for word in words:
-        gpu = _one(word, gpus)
-        if (gpu.index, gpu.uuid) not in [(other.index, other.uuid) for other in found]:
-            found.append(gpu)
+        for gpu in _meant(word, gpus):
+            if (gpu.index, gpu.uuid) not in [(other.index, other.uuid) for other in found]:
+                found.append(gpu)
     return found
 
 
@@ -42,10 +45,10 @@ def malformed(word: str) -> bool:
 
 
 def _like_uuid(lowered: str) -> bool:
-    return len(lowered) >= 5 and lowered.startswith(("gpu-", "mig-"))
+    return lowered.startswith(("gpu-", "mig-"))
 
 
-def _one(word: str, gpus: Sequence[Gpu]) -> Gpu:
+def _meant(word: str, gpus: Sequence[Gpu]) -> List[Gpu]:
     if word.isdigit():
         matches = [gpu for gpu in gpus if gpu.index == natural(word)]
     elif normal_pci(word) is not None:
@@ -53,9 +56,28 @@ def _one(word: str, gpus: Sequence[Gpu]) -> Gpu:
     else:
         matches = _by_uuid(word, gpus)
     if len(matches) == 1:
-        return matches[0]
+        return matches
+    perhaps = _unnamed(word, gpus) if not matches else []
+    if perhaps:
+        return [_doubtful(gpu, word) for gpu in perhaps]
     problem = "is not on this host" if not matches else "means several GPUs"
     raise GpuFleetError("GPU '%s' %s. %s" % (word, problem, describe(gpus)))
+
+
+def _unnamed(word: str, gpus: Sequence[Gpu]) -> List[Gpu]:
+    """The GPUs that don't say whether they are the one that is meant."""
+    if normal_pci(word) is not None:
+        return [gpu for gpu in gpus if gpu.pci_bus_id is None]
+    if word.lower().startswith("mig-"):
+        return [gpu for gpu in gpus if gpu.uuid is None or gpu.parts_unknown]
+    return [gpu for gpu in gpus if gpu.uuid is None] if _like_uuid(word.lower()) else []
+
+
+def _doubtful(gpu: Gpu, word: str) -> Gpu:
+    doubt = "it may be '%s', which was asked for, and does not say" % word
+    if gpu.state == "ok":
+        gpu = replace(gpu, state="error", total_mib=None, used_mib=None, free_mib=None, reserved_mib=None, unattributed_mib=None)
+    return replace(gpu, error="; ".join([gpu.error, doubt] if gpu.error else [doubt]))
 
 
 def _by_uuid(word: str, gpus: Sequence[Gpu]) -> List[Gpu]:

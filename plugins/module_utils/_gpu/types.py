@@ -100,7 +100,8 @@ class Gpu:
 
     ``memory_type`` is ``discrete``, ``unified`` (memory shared with the host: GB10, Grace) or ``mig`` (the memory belongs to
     the instances in ``mig_devices``). ``used_mib`` leaves out ``reserved_mib`` where the driver tells them apart.
-    ``minor`` is the N of /dev/nvidiaN where known; it need not equal ``index``. It is not exported.
+    ``minor`` is the N of /dev/nvidiaN where known; it need not equal ``index``. ``parts_unknown`` means that MIG devices may be
+    missing in ``mig_devices``. Both are not exported.
     """
 
     index: int
@@ -120,6 +121,12 @@ class Gpu:
     mig_devices: Tuple[MigDevice, ...] = ()
     processes: Tuple[GpuProcess, ...] = ()
     minor: Optional[int] = None
+    parts_unknown: bool = False
+
+    @property
+    def divided(self) -> bool:
+        """Whether this is the whole of a GPU that is divided into MIG devices, rather than one of them."""
+        return self.memory_type == "mig" and not any(device.uuid is not None and device.uuid == self.uuid for device in self.mig_devices)
 
     def to_dict(self) -> Dict[str, Any]:
         """The GPU as the contract has it."""

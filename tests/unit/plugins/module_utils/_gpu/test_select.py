@@ -67,7 +67,7 @@ def test_a_mig_device_is_its_own_memory() -> None:
 )
 def test_a_wrong_one_names_what_there_is(word: str, message: str) -> None:
     with pytest.raises(GpuFleetError, match=message) as failed:
-        indices(word)
+        resolve([word], GPUS[:3])  # all of which say who they are
     assert "GPU-33333333-cccc" in failed.value.msg and "MIG-44444444-dddd" in failed.value.msg
 
 
@@ -79,3 +79,32 @@ def test_all_and_one_is_a_contradiction() -> None:
 def test_a_host_without_gpus_says_so() -> None:
     with pytest.raises(GpuFleetError, match="shows no GPU"):
         resolve(["0"], [])
+
+
+@pytest.mark.parametrize("word", ["GPU-99999999-eeee", "MIG-99999999-eeee", "61:00.0"])
+def test_what_fits_none_may_be_one_that_does_not_say(word: str) -> None:
+    """A lost GPU has neither a UUID nor always an address: whoever asks for it must hear of it, and of the others too."""
+    healthy, lost = resolve(["0", word], GPUS)
+    assert (healthy.index, healthy.error, lost.index, lost.state) == (0, None, 3, "lost")
+    assert lost.error == "it may be '%s', which was asked for, and does not say" % word
+    # one that is well but for its name is not known to be the right one: nothing on it counts as free for this
+    silent = Gpu(0, None, None, "NVIDIA A", total_mib=100, used_mib=0, free_mib=100)
+    (doubtful,) = resolve([word], [silent])
+    assert (doubtful.state, doubtful.free_mib, doubtful.total_mib) == ("error", None, None)
+
+
+@pytest.mark.parametrize("word", ["9", "NVIDIA A", "-1"])
+def test_what_names_no_gpu_is_none_of_those_either(word: str) -> None:
+    with pytest.raises(GpuFleetError, match="is not on this host"):
+        resolve([word], GPUS)
+
+
+def test_a_mig_device_may_be_one_of_those_that_could_not_be_listed() -> None:
+    parent = Gpu(0, "GPU-1", "00000000:01:00.0", "NVIDIA A", "error", "MIG devices: unknown error", "mig", parts_unknown=True)
+    (found,) = resolve(["MIG-99999999-eeee"], [parent, GPUS[0]])
+    assert found.index == 0 and found.error is not None and "MIG-99999999-eeee" in found.error
+
+
+def test_a_beginning_that_fits_all_is_ambiguous() -> None:
+    with pytest.raises(GpuFleetError, match="GPU 'GPU-' means several GPUs"):
+        resolve(["GPU-"], GPUS)
