@@ -100,6 +100,27 @@ def test_a_mig_instance_is_waited_for_by_its_own_memory(guard: Guard, backend: s
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_the_whole_of_a_divided_gpu_is_refused_at_once(guard: Guard, backend: str) -> None:
+    guard.driver.gpus.preset("mig")
+    facts = Reading(guard.driver).one("nvml", processes=False)
+    uuids = [device["uuid"] for device in facts["gpus"][0]["mig_devices"]]
+    done = guard.run("0", "--backend", backend, timeout="60")
+    assert done.returncode == ABSENT and all(uuid in done.stdout for uuid in uuids)
+    assert guard.run(f"{uuids[0]},2", "--backend", backend, timeout="60").returncode == ABSENT
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_lost_gpu_is_the_drivers_fault_however_it_is_named(guard: Guard, backend: str) -> None:
+    gpu = Reading(guard.driver).one("nvml", processes=False)["gpus"][3]
+    guard.driver.gpus.set(3, state="lost")
+    for name in ("3", gpu["uuid"], gpu["pci_bus_id"]):
+        done = guard.run(f"0,{name}", "--backend", backend, timeout="60")
+        assert done.returncode == DRIVER and "GPU 3" in done.stdout, (name, done.stdout)
+        facts = Reading(guard.driver).one(backend, gpus=["0", name], processes=False)
+        assert [(each["index"], each["state"]) for each in facts["gpus"]] == [(0, "ok"), (3, "lost")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_unified_memory_is_the_hosts_that_is_available(guard: Guard, backend: str) -> None:
     guard.driver.gpus.preset("gb10")
     # this machine's memory is as restless as its other work: how still it has to be is a matter of the unit tests

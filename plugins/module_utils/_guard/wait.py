@@ -82,6 +82,9 @@ class Waiting:
         broken = [gpu for gpu in snapshot.gpus if gpu.state in ("lost", "reset_required")]
         if broken:
             return Verdict(exit_codes.DRIVER, "; ".join("GPU %d: %s" % (gpu.index, gpu.error or gpu.state) for gpu in broken))
+        wrong = _no_ones(snapshot.gpus)
+        if wrong:
+            return Verdict(exit_codes.ABSENT, wrong)
         never = [text for text in (self._never(gpu) for gpu in snapshot.gpus) if text]
         if never:
             return Verdict(exit_codes.NEVER, "; ".join(never))
@@ -141,6 +144,20 @@ class Waiting:
         before = self._reference.get((gpu.index, gpu.uuid))
         room = max(STABLE_MIB, (gpu.total_mib or 0) // _UNIFIED_SHARE) if gpu.memory_type == "unified" else STABLE_MIB
         return before is None or abs(free - before) > room
+
+
+def _no_ones(gpus: Sequence[Gpu]) -> str:
+    """Why CUDA would not give these GPUs to a server, in words; "" when it would."""
+    for gpu in gpus:
+        if gpu.divided:
+            parts = ", ".join(device.uuid for device in gpu.mig_devices if device.uuid) or "nvidia-smi -L shows them"
+            return ("GPU %d is divided into MIG devices, and a server gets one of them, not the whole: name the one that is meant (%s)"
+                    % (gpu.index, parts))
+    mixed = [gpu for gpu in gpus if gpu.memory_type != "mig"]
+    if mixed and len(mixed) < len(gpus):
+        return ("a server that has a MIG device gets nothing besides it, and would not see GPU %s: name either the one or the other"
+                % ", ".join(str(gpu.index) for gpu in mixed))
+    return ""
 
 
 def holders(gpus: Sequence[Gpu], only: Sequence[int] = ()) -> List[str]:

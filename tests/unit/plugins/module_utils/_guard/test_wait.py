@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, MigDevice, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.wait import STABLE_MIB, Need, Waiting, holders
 
@@ -161,3 +161,22 @@ def test_the_holders_are_named() -> None:
         "no listed process accounts for 5000 MiB on GPU 1",
     ]
     assert holders([gpu(10, 0, processes=(worker,)), gpu(10, 1, processes=(boxed,))], only=[1]) == [lines[2]]
+
+
+def mig(index: int, *uuids: str) -> Gpu:
+    """A divided GPU whose own memory can be read and is free."""
+    devices = tuple(MigDevice(number, uuid, None, number, 0, total_mib=40_000, used_mib=0, free_mib=40_000)
+                    for number, uuid in enumerate(uuids))
+    return gpu(TOTAL - RESERVED, index, memory_type="mig", mig_devices=devices)
+
+
+def test_the_whole_of_a_divided_gpu_is_nobodys() -> None:
+    """vLLM would get one of the parts, whatever the memory of the whole says, and also when it says nothing."""
+    for whole in (mig(0, "MIG-a", "MIG-b"), replace(mig(0, "MIG-a", "MIG-b"), total_mib=None, used_mib=None, free_mib=None)):
+        for others in ((), (gpu(97000, 1),)):
+            verdict = Waiting(NEED, 0).judge(seen(whole, *others), 0)
+            assert verdict.code == exit_codes.ABSENT and "GPU 0 is divided" in verdict.text and "(MIG-a, MIG-b)" in verdict.text
+    part = mig(0, "MIG-a", "MIG-b").of_mig(mig(0, "MIG-a", "MIG-b").mig_devices[1])
+    assert Waiting(NEED, 0).judge(seen(part), 0).code == exit_codes.PASS
+    verdict = Waiting(NEED, 0).judge(seen(part, gpu(97000, 2)), 0)
+    assert verdict.code == exit_codes.ABSENT and "would not see GPU 2" in verdict.text
