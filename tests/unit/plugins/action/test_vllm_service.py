@@ -33,9 +33,9 @@ LOADING = {"id": "a1", "done": False, "unfinished": True, "phase": "load", "serv
 class Task1:
     """One task on one host; ``module`` and ``program`` are what the host answers, in order."""
 
-    def __init__(self, module: list[Any], program: list[Any] = [DONE]) -> None:  # noqa: B006
+    def __init__(self, module: list[Any], program: list[Any] | None = None) -> None:
         self.module = list(module)
-        self.program = list(program)
+        self.program = [DONE] if program is None else list(program)
         self.calls: list[dict[str, Any]] = []
         self.commands: list[str] = []
         self.resets = 0

@@ -24,8 +24,8 @@ def test_a_line_says_host_time_phase_shards_memory_and_what_the_server_says() ->
 
 
 def test_a_bar_drawn_for_another_terminal_is_told_as_numbers() -> None:
-    bar = "Loading safetensors checkpoint shards:  20% Completed | 25/125 [00:01<00:06, 15.85it/s]"
-    assert line_of("gpu01", {**LOADING, "line": bar}).endswith("GPUs 301 of 765 GiB, nothing listens on port 8000")
+    drawn = "Loading safetensors checkpoint shards:  20% Completed | 25/125 [00:01<00:06, 15.85it/s]"
+    assert line_of("gpu01", {**LOADING, "line": drawn}).endswith("GPUs 301 of 765 GiB, nothing listens on port 8000")
 
 
 def test_what_a_host_says_cannot_drive_the_terminal_or_fill_it() -> None:
