@@ -310,7 +310,7 @@ unit:
   type: str
   sample: vllm-kimi-k2.5-int4.service
 actions:
-  description: What was done, or in check mode would be done, in order, with the reason for each.
+  description: What was done, or in check mode would be done, in order, with the reason for each. Empty where the checks refuse it.
   returned: always
   type: list
   elements: dict

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Tuple
 
 from .._model.parallel import Check
@@ -21,6 +22,9 @@ PLAN_NAMES = (
     "free_mib_needed",
 )
 SUGGEST_NAMES = ("max_model_len", "max_num_seqs")
+# No path of a real model is a longer word, and no list of ours a longer text.
+_SHOWN, _MOST = 100, 2000
+_LONG_WORD = re.compile(r"\S{513,}")
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Report:
         suggest.update(self.suggest)
         return {
             "ok": self.ok,
-            "checks": [check.to_result() for check in self.checks],
+            "checks": [clipped(check).to_result() for check in self.checks],
             "plan": plan,
             "suggest": suggest,
             "verdict": self.verdict,
@@ -69,4 +73,16 @@ class Report:
 
 def line_of(check: Check) -> str:
     """A check as one line: what, the numbers, and what to do."""
+    check = clipped(check)
     return "%s: %s.%s" % (check.id, check.detail.rstrip("."), " " + check.fix if check.fix else "")
+
+
+def clipped(check: Check) -> Check:
+    """The same in a length that somebody reads. Configurations may hold anything, and messages repeat what stands there."""
+    fix = None if check.fix is None else _clip(check.fix)
+    return replace(check, detail=_clip(check.detail), fix=fix)
+
+
+def _clip(text: str) -> str:
+    text = _LONG_WORD.sub(lambda found: "%s... (%d characters)" % (found.group()[:_SHOWN], len(found.group())), text)
+    return text if len(text) <= _MOST else "%s... (%d characters)" % (text[:_MOST], len(text))

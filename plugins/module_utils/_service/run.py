@@ -161,7 +161,8 @@ class Run:
             outcome.warnings.extend(line_of(check) for check in self._report.notable if check.status == "warn" or not refuses)
         outcome.timings["preflight"] = round(ports.clock.monotonic() - self._begun, 3)
         if self._report is not None and self._report.failed and refuses:
-            raise GpuFleetError(refusal(request, self._report), **self.result(False).to_failure())
+            # Nothing was done, and a plan that is not carried out would bury why beneath its own length.
+            raise GpuFleetError(refusal(request, self._report), **{**self.result(False).to_failure(), "actions": [], "files": []})
 
     @property
     def preflight(self) -> Optional[Dict[str, Any]]:

@@ -22,8 +22,10 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight.asked import Places
 from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight.report import PLAN_NAMES, Report
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Paths, Ports
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.preflight import preflight
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import run
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._preflight.checkpoints import minimax, write
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._preflight.environment import make
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import (
@@ -207,6 +209,26 @@ def test_a_gpu_that_is_named_twice_is_told(host: Host) -> None:
     for more in ({}, {"gpu_facts": GPUS}):
         assert by_id(host.check(gpus=["0", "0"], **more))["gpus_twice"] == "warn"
         assert "gpus_twice" not in by_id(host.check(gpus=["0", "1"], **more))
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_a_refusal_is_not_buried_beneath_what_would_have_been_done(host: Host, check_mode: bool) -> None:
+    def asked(size: int) -> Any:
+        return to_request({
+            "name": "m", "model": str(host.model), "gpus": ["all"], "executable": str(host.executable), "user": "root", "group": "root",
+            "args": {"tensor_parallel_size": size, "max_num_seqs": 8}, "port": 18765, "state": "started",
+            "unit_options": {"Service": {"PrivateTmp": False, "ProtectHome": False}}, "smoke": False,
+        })
+
+    ports = host.ports()
+    ports = replace(ports, paths=replace(ports.paths, run=str(host.root)))
+    with pytest.raises(GpuFleetError) as caught:
+        run(asked(8), ports, check_mode)
+    told = caught.value.result
+    assert "nothing was touched" in caught.value.msg and told["actions"] == [] and told["files"] == [] and not told["changed"]
+    assert told["preflight"]["checks"] and told["unit"] == "vllm-m.service" and not host.root.joinpath("units").exists()
+    if check_mode:
+        assert run(asked(4), ports, True).to_result()["actions"]
 
 
 def test_each_thing_that_is_wrong_is_found(host: Host) -> None:
