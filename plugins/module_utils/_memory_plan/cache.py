@@ -36,7 +36,8 @@ class Cache:
     """The layout on one rank.
 
     ``page_bytes``: one block of one layer. ``stage_pages``: for each pipeline stage, how many of them one block of the
-    pool has. ``token_bytes``: one token in all layers of the stage with most; None for hybrids.
+    pool has. ``token_bytes``: one token in all layers of the stage with most; None where layers
+    are of several kinds.
     """
 
     groups: Tuple[Group, ...]
@@ -123,6 +124,7 @@ def layout(
             each = token_bytes(facts, args, layer, how.latent_padded)
             if each is None:
                 return "%s doesn't say the KV heads or their size" % facts.source
+            each *= layer.attentions
             kind = FULL if layer.kind == BOTH or not args.hybrid_kv_cache else layer.kind
             buckets.setdefault((kind, each), []).append(index)
         if layer.kind in (LINEAR, BOTH):
@@ -140,7 +142,8 @@ def layout(
     stages[-1] = range(stages[-1].start, len(layers))
     page, sizes = _pages(facts, args, gpu, how, buckets)
     groups = _groups(buckets, sizes)
-    uniform = all(kind == FULL for kind, _size in buckets)
+    kinds = {kind for kind, _size in buckets}
+    uniform = kinds == {FULL}
     if uniform:
         # Layers of different sizes still share one table: a block is as large as all of them.
         owner = {index: size for (_kind, size), members in buckets.items() for index in members}
@@ -151,6 +154,11 @@ def layout(
         counted = [[sum(index in stage for index in group.layers) for group in groups] for stage in stages]
         stage_bytes = tuple(max(counts) * page for counts in counted)
         each_token = None
+        if len(buckets) == 1 and kinds != {LINEAR}:
+            # Layers that are all alike: what one token takes while it is in their window.
+            each_token = (
+                max(stage_bytes) / page * max(size for _kind, size in buckets) / args.decode_context_parallel_size
+            )
     caching = how.hybrid_prefix_caching if args.enable_prefix_caching is None else args.enable_prefix_caching
     return Cache(
         groups=tuple(groups),

@@ -132,7 +132,10 @@ def _layer(
         attention = _latent(facts, args, hidden, plain) if facts.mla else _attention(facts, args, layer, hidden, plain)
         if attention is None:
             return None
-        parts = attention
+        count = layer.attentions
+        parts = replace(
+            attention, split=attention.split * count, kv=attention.kv * count, whole=attention.whole * count
+        )
     if layer.kind in (LINEAR, BOTH):
         linear = _linear(facts.linear, hidden)
         if linear is None:
@@ -213,6 +216,10 @@ def _mlp(
     wide = sum(facts.expert_widths) / len(facts.expert_widths)
     routed = facts.experts * matrices * hidden * wide * _weight(facts, args, _EXPERTS, plain)
     shared = matrices * hidden * (facts.shared_width or 0) * _weight(facts, args, _SHARED, plain)
+    if layer.attentions > 1:  # as many dense MLPs beside the experts
+        if facts.dense_width is None:
+            return None
+        shared += layer.attentions * matrices * hidden * facts.dense_width * _weight(facts, args, _DENSE, plain)
     return replace(
         parts,
         split=parts.split + shared,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional, Tuple, Union
 
 from .._model.length import length_limit
@@ -100,6 +100,9 @@ class Estimate:
 def estimate(given: Given, args: EngineArgs) -> Estimate:
     """Never raises; what can't be known is a text."""
     facts, gpu, how = given.facts, given.gpu, given.how
+    own = None if facts.quantisation is None else facts.quantisation.kv_cache
+    if args.kv_cache_dtype == "auto" and own is not None and how.own_cache_dtype:
+        args = replace(args, kv_cache_dtype=own)
     batched = max_num_batched_tokens(args, gpu)
     seqs = max_num_seqs(args, gpu, batched)
     share = how.utilization if args.gpu_memory_utilization is None else args.gpu_memory_utilization

@@ -23,7 +23,7 @@ def verdict(found: Estimate) -> Tuple[str, Tuple[str, ...]]:
     """One of fits, tight, does_not_fit, unknown; and why."""
     if isinstance(found.weights, str):
         return UNKNOWN, ("The weights' size can't be known: %s." % found.weights,)
-    if found.kv[BEST] <= 0:
+    if found.kv[LIKELY] <= 0:
         return DOES_NOT_FIT, (_no_room(found, found.weights),) + _warmup_line(found)
     if isinstance(found.cache, str):
         return UNKNOWN, ("The KV cache's size can't be known: %s." % found.cache,)
@@ -73,6 +73,9 @@ def _with_cache(found: Estimate, weights: Weights, cache: Cache) -> Tuple[str, T
             "CUDA graphs come on top of gpu_memory_utilization in this version: about %d MiB, and %d MiB are left."
             % (found.over.graphs.likely, _mib(found.given.total - found.budget))
         )
+    if found.given.facts.vocab_size is None:
+        line = "%s doesn't say how large the vocabulary is: what the sampler's warm-up takes isn't known."
+        reasons.append(line % found.given.facts.source)
     if reasons:
         return TIGHT, tuple(reasons) + _warmup_line(found)
     line = "Weights %d MiB, about %d MiB of KV cache per GPU." % (_need(weights.most), _mib(found.kv[LIKELY]))
@@ -98,6 +101,9 @@ def _warmup_line(found: Estimate) -> Tuple[str, ...]:
 
 def _no_room(found: Estimate, weights: Weights) -> str:
     over = found.over
+    if weights.most > found.budget:
+        line = "The weights alone take %d MiB of a GPU, and vLLM may use %d MiB of it."
+        return line % (_need(weights.most), _mib(found.budget))
     line = (
         "Nothing is left for the KV cache: weights %d MiB, activations about %d MiB, libraries about %d MiB%s, "
         "and vLLM may use %d MiB of each GPU."

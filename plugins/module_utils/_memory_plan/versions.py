@@ -36,6 +36,7 @@ class Behaviour:
     states_refused: (
         bool  # fewer blocks than max_num_seqs end the start; 0.18 captured fewer graphs (config/compilation.py)
     )
+    own_cache_dtype: bool  # kv_cache_dtype auto takes the one that the checkpoint was made for (attention/layer.py)
     mxfp4_triton: bool  # MXFP4 experts through Triton on Hopper rather than Marlin
 
 
@@ -58,6 +59,7 @@ def behaviour(version: Optional[str]) -> Behaviour:
         latent_block=128 if known >= (0, 20) else 64,
         latent_padded=known < (0, 8),
         states_refused=known != (0, 18),
+        own_cache_dtype=known >= (0, 11),
         mxfp4_triton=known >= (0, 11),
     )
 

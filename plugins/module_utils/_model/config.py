@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Optional, Tuple
 
+from .defaults import with_defaults
 from .experts import expert_layers, expert_widths, shared_width
-from .layers import attention_layers, head_dim, kv_heads, shared_layers
+from .layers import TWICE, attention_layers, head_dim, kv_heads, shared_layers
 from .length import derived_length
 from .names import ARCHITECTURES, ENCODERS, TEXT_CONFIGS
 from .quantisation import read_quantisation
@@ -47,13 +48,13 @@ def facts_from_config(
         hidden_size=size(inner, "hidden_size"),
         layers=size(inner, "layers"),
         attention_heads=size(inner, "attention_heads"),
-        kv_heads=1 if kv_lora_rank else kv_heads(inner),
+        kv_heads=1 if kv_lora_rank else kv_heads(inner, kind),
         head_dim=head_dim(inner),
         vocab_size=size(inner, "vocab_size") or size(config, "vocab_size"),
         max_position_embeddings=size(inner, "max_position_embeddings"),
         derived_length=length,
         length_unclear=length_unclear,
-        dense_width=None if experts_unclear else _dense_width(inner, experts),
+        dense_width=None if experts_unclear else _dense_width(inner, experts, kind),
         expert_width=widths[0] if len(widths) == 1 else None,
         shared_width=shared_width(inner, experts, widths),
         experts=experts,
@@ -91,7 +92,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         inner = next((current[name] for name in TEXT_CONFIGS if isinstance(current.get(name), Mapping)), None)
         if inner is None:
             return current
-        current = inner
+        current = with_defaults(inner)
     return current
 
 
@@ -101,9 +102,9 @@ def _kind(config: Mapping[str, Any], inner: Mapping[str, Any], architectures: Tu
     return found or next((ARCHITECTURES[name] for name in architectures if name in ARCHITECTURES), None)
 
 
-def _dense_width(inner: Mapping[str, Any], experts: Optional[int]) -> Optional[int]:
+def _dense_width(inner: Mapping[str, Any], experts: Optional[int], kind: Optional[str]) -> Optional[int]:
     width = size(inner, "dense_width")
-    if not experts:
+    if not experts or kind in TWICE:
         return width
     if positive(inner.get("intermediate_size_mlp")):
         return positive(inner["intermediate_size_mlp"])

@@ -60,6 +60,8 @@ def config_from_gguf(header: GgufHeader) -> Dict[str, Any]:
     layers, ahead = config.get("num_hidden_layers"), config.get("num_nextn_predict_layers")
     if isinstance(layers, int) and isinstance(ahead, int) and 0 < ahead < layers:
         config["num_hidden_layers"] = layers - ahead
+    if config.get("num_attention_heads") is not None:  # what the format means where there is none
+        config.setdefault("num_key_value_heads", config["num_attention_heads"])
     blocks = [tensor.block for tensor in header.tensors if tensor.dtype not in _PLAIN]
     if blocks:
         config["quantization_config"] = {"quant_method": "gguf", "group_size": max(blocks)}

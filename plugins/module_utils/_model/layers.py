@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
+from .defaults import heads_for_keys
 from .types import BOTH, CHUNKED, FULL, LINEAR, NONE, SLIDING, AttentionLayer
 from .values import MOST_LAYERS, own_size, part, positive, said, size, whole_numbers
 
@@ -41,6 +42,8 @@ _LETTERS = {"M": LINEAR, "*": FULL, "-": NONE, "E": NONE}
 _PURE = ("mamba", "mamba2", "falcon_mamba", "codestral_mamba")
 # A window of these is that of every layer; of others with a window and no pattern nothing is known.
 _ALL_SLIDING = ("mistral", "mixtral", "phi3", "phimoe", "starcoder2", "ministral")
+# Two attentions and two dense MLPs in each layer, beside its experts.
+TWICE = ("longcat_flash", "longcat_flash_ngram")
 _ALTERNATING = ("gemma2", "gpt_oss")
 _PATTERN_DEFAULTS = {"gemma3": 6, "gemma3_text": 6, "gemma3n": 5, "gemma3n_text": 5, "cohere2": 4}
 # Words in a key that say that there is more to the layers than attention over all tokens.
@@ -56,17 +59,18 @@ def attention_layers(config: Mapping[str, Any], model_type: Optional[str]) -> Tu
     if kinds is None:
         return ()
     shared = shared_layers(config)
-    heads, dims = _kv_heads(config, layers), (_dims(config, False), _dims(config, True))
+    each = 2 if model_type in TWICE else 1
+    heads, dims = _kv_heads(config, layers, model_type), (_dims(config, False), _dims(config, True))
     found = []
     for index, kind in enumerate(kinds):
         if kind in (LINEAR, NONE):
             found.append(AttentionLayer(kind))
             continue
         if size(config, "kv_lora_rank"):
-            found.append(AttentionLayer(kind, owns_cache=index < layers - shared))
+            found.append(AttentionLayer(kind, owns_cache=index < layers - shared, attentions=each))
             continue
         key, value = dims[kind == FULL]
-        found.append(AttentionLayer(kind, heads(index, kind), key, value, index < layers - shared))
+        found.append(AttentionLayer(kind, heads(index, kind), key, value, index < layers - shared, each))
     return tuple(found)
 
 
@@ -216,12 +220,12 @@ def _windows(config: Mapping[str, Any], model_type: Optional[str], layers: int) 
     return [SLIDING] * layers if model_type in _ALL_SLIDING else None
 
 
-def _kv_heads(config: Mapping[str, Any], layers: int) -> Callable[[int, str], Optional[int]]:
+def _kv_heads(config: Mapping[str, Any], layers: int, model_type: Optional[str]) -> Callable[[int, str], Optional[int]]:
     listed = whole_numbers(said(config, "kv_heads"), 1)
     blocks = _block_kv_heads(config)
     sliding = positive(config.get("swa_num_key_value_heads"))
     full = positive(config.get("num_global_key_value_heads"))
-    plain = kv_heads(config)
+    plain = kv_heads(config, model_type)
 
     def of(index: int, kind: str) -> Optional[int]:
         if index < len(blocks):
@@ -244,8 +248,11 @@ def _block_kv_heads(config: Mapping[str, Any]) -> List[Optional[int]]:
     return found
 
 
-def kv_heads(config: Mapping[str, Any]) -> Optional[int]:
-    """The KV heads of every layer: as many as attention heads where nothing is said; None where it isn't understood."""
+def kv_heads(config: Mapping[str, Any], model_type: Optional[str]) -> Optional[int]:
+    """The KV heads of every layer; where nothing is said, as many as attention heads for types that mean that by it.
+
+    None where it isn't understood.
+    """
     heads = size(config, "attention_heads")
     falcon = config.get("model_type") in ("falcon", "RefinedWeb", "RefinedWebModel")
     if config.get("new_decoder_architecture") is not True and (falcon or "multi_query" in config):
@@ -256,7 +263,9 @@ def kv_heads(config: Mapping[str, Any]) -> Optional[int]:
             return heads
     if config.get("multi_query_attention") is False and config.get("num_key_value_heads") is None:
         return heads  # ChatGLM
-    return heads if said(config, "kv_heads") is None else size(config, "kv_heads")
+    if said(config, "kv_heads") is None:
+        return heads if heads_for_keys(model_type) or config.get("multi_query") is False else None
+    return size(config, "kv_heads")
 
 
 def head_dim(config: Mapping[str, Any]) -> Optional[int]:

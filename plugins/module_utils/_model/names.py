@@ -22,6 +22,7 @@ NAMES: Dict[str, Tuple[str, ...]] = {
         "n_kv_heads",
         "multi_query_group_num",
         "num_query_groups",
+        "num_attention_groups",
     ),
     "head_dim": ("head_dim", "kv_channels"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),

@@ -72,6 +72,7 @@ class Quantisation:
     groups: Tuple[Tuple[Tuple[str, ...], Scheme], ...] = ()
     only: Tuple[str, ...] = ()
     unclear: bool = False
+    kv_cache: Optional[str] = None  # the KV cache that the checkpoint was made for: fp8, or the words that aren't known
 
     @property
     def scheme(self) -> Scheme:
@@ -130,6 +131,7 @@ def read_quantisation(raw: Optional[Mapping[str, Any]]) -> Optional[Quantisation
         groups=groups,
         only=_only(raw),
         unclear=plain.unclear,
+        kv_cache=_kv_cache(raw),
     )
 
 
@@ -223,6 +225,18 @@ def _ignored(raw: Mapping[str, Any]) -> List[str]:
             if isinstance(name, str) and isinstance(value, Mapping) and (number(value.get("bits")) or 0) >= 16
         ]
     return found
+
+
+def _kv_cache(raw: Mapping[str, Any]) -> Optional[str]:
+    """compressed-tensors and ModelOpt describe the cache's values like those of weights; ModelOpt also by a name."""
+    scheme = raw.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping) and scheme:
+        known = number(scheme.get("num_bits")) == 8 and scheme.get("type", "float") == "float"
+        return "fp8" if known else "%s bits of %s" % (str(scheme.get("num_bits"))[:20], str(scheme.get("type"))[:20])
+    name = raw.get("kv_cache_quant_algo")
+    if not isinstance(name, str) or not name or name.lower() in ("none", "null"):
+        return None
+    return "fp8" if name.lower().startswith("fp8") else name.lower()[:40]
 
 
 def _only(raw: Mapping[str, Any]) -> Tuple[str, ...]:

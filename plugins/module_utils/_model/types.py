@@ -21,7 +21,8 @@ class AttentionLayer:
 
     ``key_dim`` and ``value_dim`` are the dimensions of one head, ``kv_heads`` the KV heads before they are split. For
     latent attention the model's ``kv_lora_rank`` and ``qk_rope_head_dim`` say what is kept instead.
-    ``owns_cache`` is False for a layer that reads the cache of an earlier one.
+    ``owns_cache`` is False for a layer that reads the cache of an earlier one. ``attentions``: how many the layer has, each
+    with a cache.
     """
 
     kind: str
@@ -29,6 +30,7 @@ class AttentionLayer:
     key_dim: Optional[int] = None
     value_dim: Optional[int] = None
     owns_cache: bool = True
+    attentions: int = 1
 
 
 @dataclass(frozen=True)

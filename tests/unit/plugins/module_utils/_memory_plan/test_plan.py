@@ -363,3 +363,113 @@ def test_models_without_states_are_not_held_to_it() -> None:
         plan(LLAMA, H100, 1, kv_cache_memory_bytes="2g", max_num_seqs=4096, max_model_len=1024).verdict
         != "does_not_fit"
     )
+
+
+FP8_CACHE = {"num_bits": 8, "type": "float", "dynamic": False}
+
+
+@pytest.mark.parametrize(
+    "quantisation",
+    [
+        {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": FP8_CACHE},
+        {"quant_method": "compressed-tensors", "kv_cache_scheme": FP8_CACHE},
+        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}},
+    ],
+)
+def test_the_checkpoints_own_kind_of_cache_is_taken_unless_another_is_asked_for(quantisation: dict[str, Any]) -> None:
+    config = {**LLAMA, "quantization_config": quantisation}
+    assert plan(config).kv_mib_per_token_per_gpu == 0.0625
+    assert plan(config, kv_cache_dtype="auto").kv_mib_per_token_per_gpu == 0.0625
+    assert plan(config, kv_cache_dtype="bfloat16").kv_mib_per_token_per_gpu == 0.125
+    assert plan(
+        {**LLAMA, "quantization_config": {**quantisation, "kv_cache_scheme": None, "quantization": None}}
+    ).kv_tokens
+
+
+def test_a_kind_of_cache_that_is_not_known_is_not_taken_for_half_precision() -> None:
+    scheme = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 4, "type": "int"}}
+    found = plan({**LLAMA, "quantization_config": scheme})
+    assert found.kv_mib_per_token_per_gpu is None and found.verdict == "unknown"
+
+
+def test_an_unknown_vocabulary_never_fits() -> None:
+    config = {name: value for name, value in LLAMA.items() if name != "vocab_size"}
+    found = plan_memory(facts_from_config(config), [H200], {"max_model_len": 4096}, CheckpointBytes(2**33), "0.31.0")
+    assert found.verdict == "tight" and any("vocabulary" in reason for reason in found.reasons)
+
+
+GEMMA_4B = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+}
+
+
+def test_gemma_3_as_it_is_shipped() -> None:
+    facts = facts_from_config(GEMMA_4B)
+    assert (facts.attention_heads, facts.kv_heads, facts.head_dim, facts.vocab_size) == (8, 4, 256, 262208)
+    assert facts.count("full") == 5 and facts.tie_word_embeddings is True
+    found = plan(GEMMA_4B, H100, 1)
+    assert found.max_model_len == 131072 and found.verdict == "fits"
+    # 3.88 billion weights in the language model.
+    assert found.weights_mib_per_gpu == pytest.approx(3.88e9 * 2 / 2**20, rel=0.01)
+
+
+LONGCAT = {
+    "architectures": ["LongcatFlashForCausalLM"],
+    "model_type": "longcat_flash",
+    "hidden_size": 6144,
+    "ffn_hidden_size": 12288,
+    "expert_ffn_hidden_size": 2048,
+    "num_layers": 28,
+    "num_attention_heads": 64,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_routed_experts": 512,
+    "vocab_size": 131072,
+    "max_position_embeddings": 131072,
+}
+
+
+def test_two_attentions_in_a_layer_keep_two_caches() -> None:
+    found = plan(LONGCAT, H200, 8, tensor_parallel_size=8, quantization="fp8")
+    assert found.kv_mib_per_token_per_gpu == 56 * 576 * 2 / 2**20
+    # 560 billion weights in one byte each.
+    assert (found.weights_mib_per_gpu or 0) * 8 == pytest.approx(560e9 / 2**20, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("config", "tp", "expected"),
+    [
+        ({"model_type": "mistral", "num_key_value_heads": 8, "sliding_window": 4096}, 1, 131072),
+        ({"model_type": "phi3", "num_key_value_heads": 32, "hidden_size": 3072, "sliding_window": 2047}, 1, 393216),
+        ({"model_type": "phimoe", "num_key_value_heads": 8, "sliding_window": 131072}, 4, 32768),
+    ],
+)
+def test_layers_that_all_have_the_same_window_have_one_size_per_token(
+    config: dict[str, Any], tp: int, expected: int
+) -> None:
+    found = plan({**LLAMA, **config}, tensor_parallel_size=tp)
+    assert found.kv_mib_per_token_per_gpu == expected / 2**20
+    assert plan({**LLAMA, "model_type": "gemma2", "sliding_window": 4096}).kv_mib_per_token_per_gpu is None
+
+
+@pytest.mark.parametrize("weights_gib", [x / 2 for x in range(130, 160)])
+def test_no_tokens_and_a_verdict_that_something_fits_do_not_go_together(weights_gib: float) -> None:
+    facts = facts_from_config(LLAMA)
+    found = plan_memory(facts, [H100], {"max_model_len": 1024}, CheckpointBytes(int(weights_gib * 2**30)), "0.31.0")
+    assert found.verdict == "does_not_fit" or found.kv_tokens
+    if found.verdict == "does_not_fit":
+        assert "about 0 MiB are left" not in found.reasons[0]
+    if (found.weights_mib_per_gpu or 0) > (found.budget_mib or 0):
+        assert found.reasons[0].startswith("The weights alone take %d MiB" % (found.weights_mib_per_gpu or 0))

@@ -260,3 +260,25 @@ def test_other_facts() -> None:
     assert (facts.num_nextn_predict_layers, facts.index_head_dim, facts.tie_word_embeddings) == (1, 128, True)
     assert facts.is_encoder_decoder and facts.dtype == "bfloat16" and facts.count("full") == 2
     assert facts_from_config({}).tie_word_embeddings is None
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"model_type": "step3_text", "num_attention_groups": 1}, 1),
+        ({"model_type": "step3p5", "num_attention_groups": 8}, 8),
+        ({"model_type": "llama"}, 64),
+        ({"model_type": "gpt_neox"}, 64),
+        ({}, 64),
+        # The field may go by a name that isn't known here.
+        ({"model_type": "tomorrows_model"}, None),
+        ({"model_type": "tomorrows_model", "num_key_value_heads": 4}, 4),
+    ],
+)
+def test_kv_heads_of_types_that_are_not_known_are_not_taken_for_the_attention_heads(
+    config: dict[str, Any], expected: int | None
+) -> None:
+    facts = facts_from_config({"num_attention_heads": 64, "hidden_size": 4096, "num_hidden_layers": 2, **config})
+    assert facts.kv_heads == expected
+    assert [layer.kv_heads for layer in facts.attention_layers] == [expected] * 2
+    assert facts_from_config({"num_attention_heads": 64, "kv_lora_rank": 512, **config}).kv_heads == 1
