@@ -11,8 +11,6 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Optional
 
-from .._core.runner import Runner
-from .._unit.change_unit import CHANGE_UNIT
 from .progress import PATH, read
 from .store import DIRECTORY, Store
 
@@ -21,6 +19,10 @@ _PAUSE_S = 0.1
 
 def job_state() -> str:
     """The job's unit in systemd's word, such as ``active`` or ``failed``."""
+    # Loaded only here: this program is started for each line on a terminal, and most of them have no use for it.
+    from .._core.runner import Runner
+    from .._unit.change_unit import CHANGE_UNIT
+
     return Runner().run(["systemctl", "is-active", CHANGE_UNIT], timeout=10.0).stdout.strip()
 
 

@@ -11,7 +11,7 @@ from typing import FrozenSet, List, Optional, Sequence, Tuple
 
 from .._gpu.types import Gpu
 from .._model.parallel import Check
-from .._preflight.asked import Asked, Seen
+from .._preflight.asked import Asked, Places, Seen
 from .._preflight.report import Report, line_of
 from .._preflight.run import examine
 from .._unit.found import shares_port
@@ -30,7 +30,7 @@ def run_checks(request: Request, look: Look, plan: Plan, ports: Ports, remember:
     if look.spec is None:
         raise AssertionError("look.spec is not None")
     seen = Seen(look.snapshot, look.gpus)
-    report = examine(asked_of(request, look.spec), seen, request.gpus, ports.places, ports.runner, ports.systemd, remember)
+    report = examine(asked_of(request, look.spec), seen, request.gpus, ports.places or Places(), ports.runner, ports.systemd, remember)
     checks = list(report.checks)
     checks += _unit_options(request, look, ports)
     if plan.has("start"):

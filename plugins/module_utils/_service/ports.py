@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 from .._core.clock import Clock
 from .._core.runner import Runner
 from .._gpu.reader import GpuReader, open_reader
-from .._preflight.asked import Places
 from .._server.http import Server
 from .._systemd.journal import Journal
 from .._systemd.manager import Systemd
+
+if TYPE_CHECKING:
+    from .._preflight.asked import Places
 
 
 def _open_reader() -> GpuReader:
@@ -47,4 +49,4 @@ class Ports:
     open_reader: Callable[[], GpuReader] = _open_reader
     server: Callable[[str, int, Optional[str], bool], Server] = Server
     paths: Paths = Paths()
-    places: Places = Places()  # what the checks look at, and nothing is changed in
+    places: Optional[Places] = None  # what the checks look at, and nothing is changed in; None: where things lie on a host

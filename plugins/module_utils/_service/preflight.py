@@ -13,7 +13,7 @@ from .._gpu.reader import GpuReader
 from .._gpu.select import resolve
 from .._gpu.types import Gpu, Snapshot
 from .._model.parallel import Check
-from .._preflight.asked import Seen, fail, skip
+from .._preflight.asked import Places, Seen, fail, skip
 from .._preflight.gpu_facts import snapshot_of, version_of
 from .._preflight.report import Report
 from .._preflight.run import examine
@@ -51,7 +51,7 @@ def preflight(params: Mapping[str, Any], ports: Ports, remember: bool) -> Report
         gpus = tuple(resolve(request.gpus, snapshot.gpus))
         spec = checked_spec(request, gpus)
         seen = Seen(snapshot, gpus, elsewhere=True, vllm_version=version_of(given))
-        report = examine(asked_of(request, spec), seen, request.gpus, ports.places, ports.runner, ports.systemd, remember)
+        report = examine(asked_of(request, spec), seen, request.gpus, ports.places or Places(), ports.runner, ports.systemd, remember)
         memory = given_memory(gpus, Need(spec.utilization, spec.guard.margin_mib), request.replace)
         if memory:
             report = replace(report, checks=(*(check for check in report.checks if check.id != "memory"), *memory))
@@ -79,7 +79,7 @@ def _here(request: Request, ports: Ports, remember: bool) -> Report:
         report = run_checks(request, seen, make_plan(request, seen.view), ports, remember)
     else:
         asked = asked_of(request, checked_spec(request, gpus))
-        report = examine(asked, Seen(snapshot, gpus), request.gpus, ports.places, ports.runner, ports.systemd, remember)
+        report = examine(asked, Seen(snapshot, gpus), request.gpus, ports.places or Places(), ports.runner, ports.systemd, remember)
         why = "the GPUs can't be read" if not gpus else "the services of this host can't be looked at"
         before += [skip(check, why) for check in ("port", "memory")]
     return replace(report, checks=tuple(before) + tuple(report.checks))

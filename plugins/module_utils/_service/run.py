@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 from .._core.errors import GpuFleetError
 from .._core.files import FileChange, diff_of
 from .._core.host_lock import HostLock
 from .._gpu.reader import GpuReader
-from .._preflight.report import Report, line_of
 from .brief import brief_gpus
 from .change_log import ChangeLog
 from .look import Look, look
@@ -23,6 +22,9 @@ from .plan import Plan, diff_of_plan, make_plan
 from .ports import Ports
 from .request import Request
 from .transaction import Transaction
+
+if TYPE_CHECKING:
+    from .._preflight.report import Report
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class Run:
         refuses = False
         if request.wants_running and request.preflight != "skip":
             # Loaded only here: a third of all code is needed for nothing else, and the job of a change has no use for it.
+            from .._preflight.report import line_of
             from .checks import refusal, run_checks
 
             self._report = run_checks(request, self.seen, self.plan, ports, remember=remember)
