@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -37,12 +39,26 @@ def core(host: Host, code: str, **given: Any) -> Any:
 
     ``systemd`` and ``journal`` are there; ``given`` holds the arguments. Everything in and out is JSON.
     """
+    done = host.run(_command(host, code), input=json.dumps(given), timeout=120)
+    return json.loads(done.stdout.rpartition("@@")[2])
+
+
+def begun(host: Host, code: str, **given: Any) -> subprocess.Popen[str]:
+    """The same on its way, over a connection of its own, in a process group of its own; the result stands behind ``@@``."""
+    command = host.ssh_command(_command(host, code), shared=False)
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin:
+        stdin.write(json.dumps(given))
+        stdin.seek(0)
+        return subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+        )
+
+
+def _command(host: Host, code: str) -> list[str]:
     if not host.exists(_ARCHIVE):
         encoded = base64.b64encode(_archive()).decode("ascii")
         host.run(["sh", "-c", "base64 -d > " + _ARCHIVE], input=encoded)
-    script = _PRELUDE + code + "\nprint('\\n@@' + json.dumps(result))\n"
-    done = host.run(["/usr/bin/python3", "-c", script], input=json.dumps(given), timeout=120)
-    return json.loads(done.stdout.rpartition("@@")[2])
+    return ["/usr/bin/python3", "-c", _PRELUDE + code + "\nprint('\\n@@' + json.dumps(result))\n"]
 
 
 def _archive() -> bytes:
