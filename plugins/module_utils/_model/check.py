@@ -40,3 +40,8 @@ class Split:
     expert_parallel: bool = False
     encoder_data_parallel: bool = False
     refines: bool = False
+
+
+def counted(number: int, what: str) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return "%d %s%s" % (number, what, "" if number == 1 else "s")

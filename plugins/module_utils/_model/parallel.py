@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List, Optional
 
-from .check import FAIL, PASS, SKIP, WARN, Check, Split
+from .check import FAIL, PASS, SKIP, WARN, Check, Split, counted
 from .encoders import encoders
 from .heads import attention_heads, context_parallel, kv_heads, state_heads, vocabulary
 from .modules import Stored, stored
@@ -113,9 +113,9 @@ def _stages(facts: ModelFacts, pp: int) -> List[Check]:
     if facts.layers is None:
         return [Check("pipeline_layers", SKIP, "%s doesn't say how many layers there are" % facts.source)]
     if pp > facts.layers:
-        detail = "pipeline_parallel_size %d is more than the %d layers" % (pp, facts.layers)
+        detail = "pipeline_parallel_size %d is more than the model's %s" % (pp, counted(facts.layers, "layer"))
         return [Check("pipeline_layers", FAIL, detail, "Set pipeline_parallel_size to %d or less." % facts.layers)]
-    return [Check("pipeline_layers", PASS, "%d layers over %d stages" % (facts.layers, pp))]
+    return [Check("pipeline_layers", PASS, "%s over %s" % (counted(facts.layers, "layer"), counted(pp, "stage")))]
 
 
 def _gpus(split: Split, gpu_count: int) -> Check:
@@ -126,12 +126,13 @@ def _gpus(split: Split, gpu_count: int) -> Check:
         if size > 1 or name == "tensor"
     )
     if needed > gpu_count:
-        detail = "%s parallel needs %d GPUs, the service has %d" % (factors, needed, gpu_count)
-        return Check("gpu_count", FAIL, detail, "Give the service %d GPUs, or set smaller parallel sizes." % needed)
+        detail = "%s parallel needs %s, the service has %d" % (factors, counted(needed, "GPU"), gpu_count)
+        return Check("gpu_count", FAIL, detail, "Give the service %s, or set smaller parallel sizes." % counted(needed, "GPU"))
     if needed < gpu_count:
         detail = "%s parallel uses %d of the service's %d GPUs" % (factors, needed, gpu_count)
-        return Check("gpu_count", WARN, detail, "Give the service %d GPUs, or set larger parallel sizes." % needed)
-    return Check("gpu_count", PASS, "%s parallel uses all %d GPUs" % (factors, gpu_count))
+        return Check("gpu_count", WARN, detail, "Give the service %s, or set larger parallel sizes." % counted(needed, "GPU"))
+    every = "the service's GPU" if gpu_count == 1 else "all %d GPUs" % gpu_count
+    return Check("gpu_count", PASS, "%s parallel uses %s" % (factors, every))
 
 
 def _advice(facts: ModelFacts, kinds: Stored, split: Split, gpu_count: Optional[int]) -> str:

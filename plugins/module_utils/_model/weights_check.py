@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Sequence, Set
 
-from .check import FAIL, PASS, WARN, Check
+from .check import FAIL, PASS, WARN, Check, counted
 from .checkpoint import Checkpoint
 from .quantisation import Quantisation
 from .types import ModelFacts
@@ -29,15 +29,16 @@ def _there(checkpoint: Checkpoint) -> Check:
     problems = []
     if checkpoint.missing_files:
         problems.append(
-            "%d weight files are missing (%s)" % (len(checkpoint.missing_files), _some(checkpoint.missing_files))
+            "%s missing (%s)" % (_are(len(checkpoint.missing_files), "weight file"), _some(checkpoint.missing_files))
         )
     if checkpoint.broken:
         name, what = checkpoint.broken[0]
-        more = ", and %d more are broken" % (len(checkpoint.broken) - 1) if len(checkpoint.broken) > 1 else ""
+        others = len(checkpoint.broken) - 1
+        more = ", and %d more %s broken" % (others, "is" if others == 1 else "are") if others else ""
         problems.append("%s %s%s" % (name, what, more))
     if checkpoint.missing_tensors:
-        detail = "%d tensors that the index promises are in no file (%s)"
-        problems.append(detail % (len(checkpoint.missing_tensors), _some(checkpoint.missing_tensors)))
+        detail = "%s promised by the index and in no file (%s)"
+        problems.append(detail % (_are(len(checkpoint.missing_tensors), "tensor"), _some(checkpoint.missing_tensors)))
     if not checkpoint.files and not problems:
         what = (
             "an adapter (LoRA) but no weights"
@@ -53,10 +54,14 @@ def _there(checkpoint: Checkpoint) -> Check:
     if under_way:
         # Some clients give a file its full length before it has its contents.
         return Check("weights", FAIL, "a download is not finished (%s)" % _some(under_way), _DOWNLOAD)
-    said = "{:,} MiB in {} files".format(checkpoint.total_bytes >> 20, len(checkpoint.files))
+    said = "{:,} MiB in {}".format(checkpoint.total_bytes >> 20, counted(len(checkpoint.files), "file"))
     if checkpoint.format == "pytorch":
         return Check("weights", PASS, said + "; their format doesn't tell whether they are whole")
-    return Check("weights", PASS, "%s, %d tensors, all there" % (said, checkpoint.tensors))
+    return Check("weights", PASS, "%s, %s, all there" % (said, counted(checkpoint.tensors, "tensor")))
+
+
+def _are(number: int, what: str) -> str:
+    return "%s %s" % (counted(number, what), "is" if number == 1 else "are")
 
 
 def _some(names: Sequence[str]) -> str:
