@@ -52,10 +52,10 @@ def reloads():
 """
 
 
-def service(host: Host, /, check: bool = False, **parameters: Any) -> dict[str, Any]:
+def service(machine: Host, /, check: bool = False, **parameters: Any) -> dict[str, Any]:
     """One run; what Ansible would return, with ``failed`` and ``warnings`` in any case."""
     code = _RUN + "result = once(given['parameters'], given['check'])\n"
-    done: dict[str, Any] = core(host, code, parameters={**SMALL, **parameters}, check=check)
+    done: dict[str, Any] = core(machine, code, parameters={**SMALL, **parameters}, check=check)
     return done
 
 
@@ -76,5 +76,5 @@ def thrice(host: Host, /, unit: str = UNIT, release: str = "", **parameters: Any
         "counted.append(reloads())\n"
         "result['reloads'] = [counted[1] - counted[0], counted[2] - counted[1]]\n"
     )
-    done: dict[str, Any] = core(host, code, parameters={**SMALL, **parameters}, unit=unit, release=release)
+    done: dict[str, Any] = core(machine, code, parameters={**SMALL, **parameters}, unit=unit, release=release)
     return done

@@ -197,7 +197,7 @@ def hold_to(host: Host, state: str, name: str) -> None:
     assert seen["reloads"] == [1 if unit_files else 0, 0]
     _ended(wanted, before, after, done)
     if wanted == "gone":
-        left = [path for path, *_ in seen["after"]["files"] if "small" in path and not path.startswith("/var/lib/")]
+        left = [entry[0] for entry in seen["after"]["files"] if "small" in entry[0] and not entry[0].startswith("/var/lib/")]
         assert left == ([FILE] if name.startswith("masked") else []), "only the administrator's mask stays"
     if state != "restarted" and wanted != "refused":
         assert not again["failed"] and not again["changed"] and again["actions"] == [], again

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import List
+from typing import Any, List, Mapping
 
 
 def main(argv: List[str]) -> int:
@@ -39,17 +39,17 @@ def main(argv: List[str]) -> int:
     if options.command == "follow":
         from .progress import follow as wait_for_news
 
-        print(json.dumps(wait_for_news(options.id, options.after, options.seconds)))
+        _tell(wait_for_news(options.id, options.after, options.seconds))
         return 0
     if options.command == "result":
         from .store import wait_for_result
 
-        print(json.dumps(wait_for_result(options.id, options.seconds)))
+        _tell(wait_for_result(options.id, options.seconds))
         return 0
     if options.command == "attend":
         from .attend import attend as wait_for_another
 
-        print(json.dumps(wait_for_another(options.id, options.phase, options.seconds, options.steady)))
+        _tell(wait_for_another(options.id, options.phase, options.seconds, options.steady))
         return 0
     from .job import run
 
@@ -58,3 +58,7 @@ def main(argv: List[str]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the record stays, and the job's unit goes on with it\n")
         return 130
+
+
+def _tell(state: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(state) + "\n")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Mapping, Optional
 
 from .._core.errors import GpuFleetError
@@ -110,7 +111,7 @@ def _whole(entry: Mapping[str, Any], name: str, where: str, low: int, high: int)
         return None
     if isinstance(value, str) and value.strip().isdigit() and len(value) < 20:
         value = int(value)  # facts that went through templates arrive as text
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or value in (float("inf"), float("-inf")):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (isinstance(value, float) and not math.isfinite(value)):
         raise GpuFleetError("%s.%s is %r; a whole number is needed." % (where, name, _short(value)))
     if not low <= value <= high or int(value) != value:
         raise GpuFleetError("%s.%s is %s; it has to be a whole number from %d to %d." % (where, name, _short(value), low, high))

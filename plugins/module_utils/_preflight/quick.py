@@ -198,7 +198,7 @@ def _others(raw: bytes) -> Optional[Dict[str, Mapping[str, Any]]]:
 def _is_entry(entry: Any) -> bool:
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     return (
-        isinstance(offsets, list) and len(offsets) == 2 and all(type(each) is int for each in offsets) and 0 <= offsets[0] <= offsets[1]
+        isinstance(offsets, list) and len(offsets) == 2 and all(isinstance(each, int) and not isinstance(each, bool) for each in offsets) and 0 <= offsets[0] <= offsets[1]
     )
 
 

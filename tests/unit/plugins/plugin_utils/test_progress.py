@@ -23,7 +23,7 @@ def test_a_line_says_host_time_phase_shards_memory_and_what_the_server_says() ->
     )
 
 
-def test_a_bar_drawn_for_another_terminal_is_told_as_numbers() -> None:
+def test_a_progress_bar_drawn_for_another_terminal_is_told_as_numbers() -> None:
     drawn = "Loading safetensors checkpoint shards:  20% Completed | 25/125 [00:01<00:06, 15.85it/s]"
     assert line_of("gpu01", {**LOADING, "line": drawn}).endswith("GPUs 301 of 765 GiB, nothing listens on port 8000")
 
