@@ -59,7 +59,7 @@ def service(machine: Host, /, check: bool = False, **parameters: Any) -> dict[st
     return done
 
 
-def thrice(host: Host, /, unit: str = UNIT, release: str = "", **parameters: Any) -> dict[str, Any]:
+def thrice(machine: Host, /, unit: str = UNIT, release: str = "", **parameters: Any) -> dict[str, Any]:
     """Check mode, the run, and the run again, with a look at the host before and after each of them.
 
     ``release`` is a file that is removed a second after the run has begun. ``reloads`` counts systemd's reloads in the run

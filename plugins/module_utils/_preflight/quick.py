@@ -197,9 +197,11 @@ def _others(raw: bytes) -> Optional[Dict[str, Mapping[str, Any]]]:
 
 def _is_entry(entry: Any) -> bool:
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-    return (
-        isinstance(offsets, list) and len(offsets) == 2 and all(isinstance(each, int) and not isinstance(each, bool) for each in offsets) and 0 <= offsets[0] <= offsets[1]
-    )
+    if not isinstance(offsets, list) or len(offsets) != 2:
+        return False
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in offsets):
+        return False
+    return bool(0 <= offsets[0] <= offsets[1])
 
 
 def _index_agrees(path: str, shard: str, tensors: int) -> bool:
