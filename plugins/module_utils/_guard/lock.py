@@ -19,8 +19,9 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import replace
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
+from .._process.cgroup import systemd_path
 from .claims import Claim, Unusable, read_claims, remove_claim, with_ticket, write_claim
 from .leftovers import members
 
@@ -47,6 +48,8 @@ class StartLock:
         self._cgroup = cgroup_root
         self._answers = answers or port_answers
         self._claim: Optional[Claim] = None
+        # Units whose guard has passed and whose cgroup was seen empty -> since when.
+        self._empty: Dict[str, float] = {}
 
     def take(self, gpus: Sequence[str], host: str, port: Optional[int]) -> Optional[Tuple[str, List[str]]]:
         """Claim these GPUs (by UUID); None when they are ours now, else the unit that still starts, and on which of them.
@@ -91,16 +94,26 @@ class StartLock:
         return claim
 
     def _starting(self, claim: Claim) -> bool:
+        """Whether a claimant still starts. It is judged by what the kernel says of the unit: its user can write what it likes."""
         if claim.passed is None:
             ticks = _start_ticks(claim.pid, self._proc)
             if ticks is None:  # ended, or hidden from other users
                 return claim.pid in members(claim.cgroup, claim.unit, self._cgroup)
-            return ticks == claim.start_ticks
+            return ticks == claim.start_ticks and self._belongs(claim)
         if claim.port is None:
             return False  # nobody can tell when it is ready
+        now = self._now()
         if not members(claim.cgroup, claim.unit, self._cgroup):
-            return bool(0 <= self._now() - claim.passed < _GRACE_S)
+            # by our own clock too: `passed` may be written anew again and again
+            since = self._empty.setdefault(claim.unit, now)
+            return bool(0 <= now - claim.passed < _GRACE_S) and now - since < _GRACE_S
+        self._empty.pop(claim.unit, None)
         return not self._answers(claim.host, claim.port)
+
+    def _belongs(self, claim: Claim) -> bool:
+        """Whether the process that claims runs in the unit that it claims for; true where its cgroup can't be read."""
+        text = _text("%s/%d/cgroup" % (self._proc, claim.pid))
+        return not text or claim.unit in systemd_path(text).split("/")
 
 
 def _before(other: Claim, mine: Claim) -> bool:

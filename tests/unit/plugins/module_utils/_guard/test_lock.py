@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import claims
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.claims import MOST_TICKET, Unusable, parse_claim
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.lock import StartLock
 
+BELONGS = StartLock._belongs
 COLLECTIONS = Path(__file__).resolve().parents[5] / "collections"
 
 
@@ -61,6 +62,12 @@ class World:
         base.mkdir(parents=True, exist_ok=True)
         (base / "cgroup.procs").write_text("".join("%d\n" % pid for pid in pids))
         self.change(unit, cgroup="0::/system.slice/%s\n" % unit)
+
+
+@pytest.fixture(autouse=True)
+def _anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here claims are made by processes of the tests, which run in no unit."""
+    monkeypatch.setattr(StartLock, "_belongs", lambda lock, claim: True)
 
 
 @pytest.fixture
@@ -244,6 +251,7 @@ def test_only_one_of_many_at_once_gets_it(world: World) -> None:
     code = """
 import sys, time
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.lock import StartLock
+StartLock._belongs = lambda its, claim: True  # the racers run in no unit
 lock = StartLock(sys.argv[1], sys.argv[2], time.monotonic)
 sys.stdin.readline()
 print(lock.take(["GPU-0"], "0.0.0.0", 8000) is None, flush=True)
@@ -301,3 +309,33 @@ def test_never_two_starters_on_one_gpu(steps: "List[tuple[str, str]]") -> None:
             elif step == "pass" and owner == name:
                 locks[name].passed()
                 world.run(name, 4711)
+
+
+def test_a_claim_for_a_process_of_elsewhere_holds_nobody_up(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit's user writes the unit's claim as they like: the host's first process never ends, and is not the unit's."""
+    monkeypatch.setattr(StartLock, "_belongs", BELONGS)
+    proc = tmp_path / "proc"
+    for pid, cgroup in ((1, "/init.scope"), (50, "/system.slice/vllm-a.service/guard"), (51, "/system.slice/vllm-b.service")):
+        (proc / str(pid)).mkdir(parents=True)
+        (proc / str(pid) / "stat").write_text("%d (x) S 1 %s 7 0\n" % (pid, " ".join(["0"] * 17)))
+        (proc / str(pid) / "cgroup").write_text("0::%s\n" % cgroup)
+    (world.directory / "vllm-c.service").mkdir()
+    waiting = StartLock(str(world.directory), "vllm-c.service", lambda: world.now, proc_root=str(proc), cgroup_root=str(world.cgroups))
+    for pid, holds in ((1, False), (50, True), (51, False)):
+        claim = {"gpus": ["GPU-0"], "host": "", "port": 1, "pid": pid, "start_ticks": 7, "cgroup": "/", "ticket": 1, "passed": None}
+        world.put("vllm-a.service", json.dumps(claim))
+        assert (waiting.take(["GPU-0"], "", 8000) is not None) is holds
+
+
+def test_a_claim_that_is_renewed_for_ever_holds_nobody_up_for_ever(world: World) -> None:
+    """The moment that systemd needs to start a server is one moment, however often somebody says that it is now."""
+    first, second = world.lock("vllm-a.service"), world.lock("vllm-b.service")
+    first.take(["GPU-0"], "0.0.0.0", 8000)
+    first.passed()
+    world.change("vllm-a.service", cgroup="/")
+    held = 0
+    for _second in range(30):
+        world.now += 1
+        world.change("vllm-a.service", passed=world.now)
+        held += second.take(["GPU-0"], "0.0.0.0", 8001) is not None
+    assert 0 < held <= 11
