@@ -221,5 +221,7 @@ def _narrowed(snapshot: Snapshot, chosen: Sequence[Gpu]) -> Snapshot:
     """The snapshot of a selection, with the sums of what is left."""
     from .types import memory_sums
 
-    total, used, free = memory_sums(chosen)
+    whole = {gpu.index for gpu in chosen if gpu.divided}
+    # what belongs to a part belongs to the whole too, and counts once
+    total, used, free = memory_sums(gpu for gpu in chosen if gpu.divided or gpu.index not in whole)
     return replace(snapshot, gpus=tuple(chosen), total_mib=total, used_mib=used, free_mib=free)

@@ -20,6 +20,7 @@ from .smi_text import (
     REQUIRED_FIELDS,
     Details,
     GpuDetails,
+    count_listed,
     failure_code,
     named_address,
     parse_apps,
@@ -134,7 +135,7 @@ class SmiCollector:
 
     def _count(self, binary: str, at_least: int) -> int:
         done = self._runner.run([binary, "-L"], timeout=self._timeout)
-        return max(len(parse_list(done.stdout)), at_least)
+        return max(count_listed(_text(done)), at_least)
 
     # --- the rest, by XML
 

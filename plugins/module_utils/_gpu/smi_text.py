@@ -244,6 +244,12 @@ def parse_apps(text: str) -> Dict[str, List[raw.RawProcess]]:
     return found
 
 
+def count_listed(text: str) -> int:
+    """How many GPUs `nvidia-smi -L` is about, those included that it only complains of."""
+    lines = text.splitlines()
+    return sum(1 for line in lines if _GPU_LINE.match(line)) + sum(1 for line in lines if "device handle for gpu" in line.lower())
+
+
 def parse_list(text: str) -> Dict[str, List[raw.RawMig]]:
     """`nvidia-smi -L`: GPU UUID -> its MIG devices with index, UUID and profile (the driver names them by the profile)."""
     found: Dict[str, List[raw.RawMig]] = {}

@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import raw, reader
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, MigDevice, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import WorkerGone
 
 
@@ -106,3 +107,11 @@ def test_an_unknown_backend_is_refused() -> None:
 def test_a_limit_that_is_none_is_refused_with_its_bounds(timeout: float) -> None:
     with pytest.raises(GpuFleetError, match="over 0 and at most 86400 seconds"):
         reader.open_reader(timeout=timeout)
+
+
+def test_a_part_beside_its_whole_counts_once() -> None:
+    device = MigDevice(0, "MIG-a", None, 1, 0, total_mib=10, used_mib=1, free_mib=9)
+    whole = Gpu(0, "GPU-0", None, "A", memory_type="mig", total_mib=40, used_mib=4, free_mib=36, mig_devices=(device,))
+    snapshot = Snapshot(True, gpus=(whole,))
+    assert reader._narrowed(snapshot, [whole, whole.of_mig(device)]).total_mib == 40
+    assert reader._narrowed(snapshot, [whole.of_mig(device)]).total_mib == 10

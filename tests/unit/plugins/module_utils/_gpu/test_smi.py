@@ -229,3 +229,12 @@ def test_an_entry_that_cannot_be_true_is_left_out_and_told(tmp_path: Path, kind:
     (gpu,) = read(Smi(answer), tmp_path, processes=True).gpus
     assert gpu.bad_processes == 1
     assert gpu.processes == ([] if kind == "-q" else [raw.RawProcess(101, "C", 5 << 20)])
+
+
+def test_a_lost_gpu_counts_also_where_others_are_selected(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        if arguments[0] == "-L":
+            return 15, "GPU 0: NVIDIA A (UUID: GPU-0)\nUnable to determine the device handle for gpu 0000:02:00.0: GPU is lost.\n", ""
+        return 0, row(0, fields_of(arguments)), ""
+
+    assert read(Smi(answer), tmp_path, only=frozenset([0])).count == 2
