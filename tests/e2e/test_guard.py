@@ -74,7 +74,7 @@ def test_memory_that_nobody_holds_is_said_to_be_so(guarded: Guarded) -> None:
     guarded.install("--timeout", "1")
     guarded.start()
     assert guarded.status == exit_codes.MEMORY
-    assert "no listed process accounts for 30002 MiB on GPU 0" in guarded.said()
+    assert "held by nobody that the driver lists [GPU 0: 30002 MiB]" in guarded.said()
 
 
 def test_what_can_never_pass_does_not_wait(guarded: Guarded) -> None:

@@ -114,7 +114,7 @@ class Driver:
         elif failure.reason == "driver_library_mismatch":
             detail = "%s; loaded kernel module: %s; processes that run already go on; a reboot loads the new module"
             reading.failure = raw.Failure(failure.reason, detail % (failure.detail, loaded or "unknown"))
-        elif failure.reason == "error" and not in_initial_pid_namespace(self._proc):
+        elif failure.reason == "error" and "unknown error" in failure.detail.lower() and not in_initial_pid_namespace(self._proc):
             reading.failure = raw.Failure(failure.reason, failure.detail + _IN_CONTAINER)
         return reading
 

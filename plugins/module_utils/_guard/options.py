@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence, TypeVar
 
 from .._gpu.reader import LONGEST_CALL_S
+from .exit_codes import NAMES
 from .port import host_trouble
 from .wait import Need
+
+T = TypeVar("T")
 
 # How long the guard waits at most: nearly four months.
 _LONGEST_S = 10**7
@@ -42,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpu-guard",
         description="Wait until the GPU memory that a vLLM service will ask for is free, and stays free.",
+        epilog="Exit status: %s." % ", ".join("%d %s" % each for each in sorted(NAMES.items())),
         # with a width it need not ask for the terminal's, for which it would load shutil and every compressor
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=120),
     )
@@ -49,10 +53,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpus", required=True, type=_gpus, help="its GPUs: indices, UUIDs or PCI ids, separated by commas, or all")
     parser.add_argument("--indices", type=_indices, default=[], help="the indices that these GPUs must have, in the same order")
     parser.add_argument("--utilization", required=True, type=_share, help="gpu_memory_utilization of the service, over 0 to 1")
-    parser.add_argument("--margin-mib", type=_natural, default=0, help="MiB that must be free besides")
-    parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds to wait in all")
-    parser.add_argument("--settle", type=_seconds, default=1.0, help="seconds during which the memory must stay free")
-    parser.add_argument("--call-timeout", type=_call_seconds, default=30.0, help="seconds that one call of the driver may take")
+    parser.add_argument("--margin-mib", type=_natural, default=0, help="MiB that must be free on each GPU besides (default: 0)")
+    parser.add_argument("--timeout", type=_seconds, default=300.0, help="seconds to wait in all (default: %(default)g)")
+    parser.add_argument("--settle", type=_seconds, default=1.0,
+                        help="seconds during which the memory must stay free (default: %(default)g)")
+    parser.add_argument("--call-timeout", type=_call_seconds, default=30.0,
+                        help="seconds that one call of the driver may take (default: %(default)g)")
     parser.add_argument("--port", type=_port, help="the port that the service will bind")
     parser.add_argument("--host", type=_host, default="0.0.0.0", help="the address that the service will bind")
     parser.add_argument("--lock-dir", help="where each unit has a directory for its claim on GPUs, so that they start one after the other")
@@ -84,36 +90,44 @@ def _indices(text: str) -> List[int]:
     return [_natural(word) for word in _gpus(text)]
 
 
+def _number(text: str, kind: Callable[[str], T], what: str) -> T:
+    # by itself, argparse would name the function that did not like it
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be %s, not %r" % (what, text[:40])) from None
+
+
 def _share(text: str) -> float:
-    value = float(text)
+    value = _number(text, float, "a number")
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError("must be over 0 and at most 1, not %s" % text)
     return value
 
 
 def _natural(text: str) -> int:
-    value = int(text)
+    value = _number(text, int, "a whole number")
     if value < 0:
         raise argparse.ArgumentTypeError("must not be negative, but is %s" % text)
     return value
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    value = _number(text, float, "a number")
     if not 0 <= value <= _LONGEST_S:
         raise argparse.ArgumentTypeError("must be 0 to %d seconds, not %s" % (_LONGEST_S, text))
     return value
 
 
 def _call_seconds(text: str) -> float:
-    value = float(text)
+    value = _number(text, float, "a number")
     if not 0 < value <= LONGEST_CALL_S:
         raise argparse.ArgumentTypeError("must be over 0 and at most %d seconds, not %s" % (LONGEST_CALL_S, text))
     return value
 
 
 def _port(text: str) -> int:
-    value = int(text)
+    value = _number(text, int, "a whole number")
     if not 0 < value < 65536:
         raise argparse.ArgumentTypeError("must be 1 to 65535, not %s" % text)
     return value

@@ -175,7 +175,7 @@ def holders(gpus: Sequence[Gpu], only: Sequence[int] = ()) -> List[str]:
     lines = ["%s [%s]" % (describe(processes[pid]), ", ".join(sizes[pid])) for pid in sorted(processes)]
     for gpu in chosen:
         if gpu.unattributed_mib is not None and gpu.unattributed_mib > IDLE_MIB // 4:
-            lines.append("no listed process accounts for %d MiB on GPU %d" % (gpu.unattributed_mib, gpu.index))
+            lines.append("nobody that the driver lists [GPU %d: %d MiB]" % (gpu.index, gpu.unattributed_mib))
     return lines
 
 

@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._diagnosis.guard import guard_diagnosis
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import GpuReader
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
-from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes, leftovers, port
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes, leftovers, lock, port
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import main as guard_main
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.main import Ports, main
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import start_ticks
@@ -227,7 +227,14 @@ def test_bad_arguments(argv: List[str], capfd: pytest.CaptureFixture[str]) -> No
 
 def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == exit_codes.PASS
-    assert "--utilization" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "--utilization" in said and "75 MEMORY" in said and "default: 300" in said
+
+
+@pytest.mark.parametrize("words", [["--utilization", "much"], ["--margin-mib", "1.5"], ["--port", "http"], ["--timeout", "5m"]])
+def test_what_is_no_number_is_called_so(words: List[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGV, *words]) == exit_codes.USAGE
+    assert "number, not '%s'" % words[1] in capfd.readouterr().err
 
 
 def test_the_table_of_exit_statuses_is_complete() -> None:
@@ -332,6 +339,12 @@ def test_a_process_cannot_speak_in_the_guards_name() -> None:
     assert "held by pid 666 x gpu-guard: vllm-a.service is not started" in run.said[1]
     left = Run(never, remains=lambda unit: [forger])
     assert left.code == exit_codes.CGROUP and all(line.isprintable() for line in left.said)
+
+
+@pytest.fixture(autouse=True)
+def _anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here claims are made by processes of the tests, which run in no unit."""
+    monkeypatch.setattr(lock.StartLock, "_belongs", lambda its, claim: True)
 
 
 @pytest.fixture

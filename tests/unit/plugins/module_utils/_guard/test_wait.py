@@ -158,7 +158,7 @@ def test_the_holders_are_named() -> None:
         "pid 4712 python3 loader.py " + "x" * 39 + "... (user alice) [GPU 0: holds the device open]",
         "pid 4713 python3 (user root, container ffffffffffff, zombie) [GPU 1: 10 MiB]",
         "pid 4714 (not visible from here) [GPU 1: 7 MiB]",
-        "no listed process accounts for 5000 MiB on GPU 1",
+        "nobody that the driver lists [GPU 1: 5000 MiB]",
     ]
     assert holders([gpu(10, 0, processes=(worker,)), gpu(10, 1, processes=(boxed,))], only=[1]) == [lines[2]]
 
