@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Dict, List, Optional, Tuple
 
+from .._model.quantisation import KNOWN_METHODS, Quantisation
 from .._model.types import BOTH, LINEAR, NONE, AttentionLayer, LinearState, ModelFacts
 from .arguments import EngineArgs
 from .layers import model_bytes
@@ -102,6 +103,8 @@ def count(facts: ModelFacts, args: EngineArgs) -> Optional[ModelBytes]:
 def _count(facts: ModelFacts, args: EngineArgs) -> Optional[ModelBytes]:
     hidden, vocab = facts.hidden_size, facts.vocab_size
     if hidden is None or vocab is None or not facts.attention_layers:
+        return None
+    if facts.quantisation is not None and not _sized(facts.quantisation):
         return None
     plain = model_bytes(facts, args)
     known: Dict[Tuple[AttentionLayer, bool], Optional[LayerBytes]] = {}
@@ -225,6 +228,15 @@ def _mlp(
         split=parts.split + shared,
         whole=parts.whole + facts.experts * hidden * plain,
         experts=routed,
+    )
+
+
+def _sized(quantisation: Quantisation) -> bool:
+    """Whether it is known how many bytes each of its schemes takes for a weight."""
+    schemes = [scheme for _targets, scheme in quantisation.groups] or [quantisation.scheme]
+    return all(
+        scheme.bits or scheme.method in KNOWN_METHODS or any(name in scheme.method for name in _NAMED_BITS)
+        for scheme in schemes
     )
 
 

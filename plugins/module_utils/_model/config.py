@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Optional, Tuple
 
-from .defaults import with_defaults
+from .defaults import tied, with_defaults
 from .experts import expert_layers, expert_widths, shared_width
 from .layers import TWICE, attention_layers, head_dim, kv_heads, shared_layers
 from .length import derived_length
@@ -38,6 +38,7 @@ def facts_from_config(
     experts_unclear = experts is None and number_said is not None and (number_said is False or number_said != 0)
     widths = expert_widths(inner, experts)
     layers = attention_layers(inner, kind)
+    head = _truth(("tie_word_embeddings", "tied_embeddings"), (inner, config))
     length, length_unclear = derived_length(inner, kind)
     has_state = not layers or any(layer.kind in (LINEAR, BOTH) for layer in layers)
     return ModelFacts(
@@ -78,8 +79,10 @@ def facts_from_config(
         index_head_dim=positive(inner.get("index_head_dim")),
         linear=linear_state(inner, kind) if has_state else None,
         num_nextn_predict_layers=_next_token_layers(inner),
-        tie_word_embeddings=_truth(("tie_word_embeddings", "tied_embeddings"), (inner, config)),
-        is_encoder_decoder=config.get("is_encoder_decoder") is True or inner.get("is_encoder_decoder") is True,
+        tie_word_embeddings=True if head is None and tied(kind) else head,
+        is_encoder_decoder=_both(config)
+        or config.get("is_encoder_decoder") is True
+        or inner.get("is_encoder_decoder") is True,
     )
 
 
@@ -104,6 +107,8 @@ def _kind(config: Mapping[str, Any], inner: Mapping[str, Any], architectures: Tu
 
 def _dense_width(inner: Mapping[str, Any], experts: Optional[int], kind: Optional[str]) -> Optional[int]:
     width = size(inner, "dense_width")
+    if kind == "qwen" and width is not None:
+        return width // 2  # the first Qwen counts both of gate and up
     if not experts or kind in TWICE:
         return width
     if positive(inner.get("intermediate_size_mlp")):
@@ -128,7 +133,16 @@ def _encoder_heads(config: Mapping[str, Any]) -> Tuple[Tuple[str, int], ...]:
             heads = size(encoder, "attention_heads") or positive(encoder.get("encoder_attention_heads"))
             if heads:
                 found[name] = heads
+    own = positive(config.get("encoder_attention_heads"))
+    if own and _both(config):
+        found["encoder"] = own
     return tuple(found.items())
+
+
+def _both(config: Mapping[str, Any]) -> bool:
+    """An encoder and a decoder in one configuration, as Whisper and BART write them."""
+    names = ("encoder_attention_heads", "decoder_attention_heads")
+    return all(positive(config.get(name)) for name in names)
 
 
 def _quantisation_dict(

@@ -40,6 +40,16 @@ _AS_MANY_KV_HEADS = (
     "deepseek_v3 seed_oss olmo3 telechat"
 ).split()
 
+# Types whose head is the embedding unless they say otherwise: PretrainedConfig's default, which their classes keep.
+_TIED = (
+    "bloom cohere cohere2 falcon gemma gemma2 gemma3_text gemma3n_text gpt2 gpt_bigcode gpt_neo mpt opt starcoder2 xglm"
+).split()
+
+
+def tied(model_type: Any) -> bool:
+    """Whether a model of this type has its embedding for a head where nothing is said about it."""
+    return isinstance(model_type, str) and model_type.lower() in _TIED
+
 
 def with_defaults(inner: Mapping[str, Any]) -> Mapping[str, Any]:
     """A nested text configuration with what its type means by what isn't there. Others are as they were."""

@@ -13,7 +13,7 @@ MOST_LAYERS = 4096
 NAMES: Dict[str, Tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"),
     "kv_heads": (
         "num_key_value_heads",
         "num_kv_heads",

@@ -127,10 +127,14 @@ def _gpus(split: Split, gpu_count: int) -> Check:
     )
     if needed > gpu_count:
         detail = "%s parallel needs %s, the service has %d" % (factors, counted(needed, "GPU"), gpu_count)
-        return Check("gpu_count", FAIL, detail, "Give the service %s, or set smaller parallel sizes." % counted(needed, "GPU"))
+        return Check(
+            "gpu_count", FAIL, detail, "Give the service %s, or set smaller parallel sizes." % counted(needed, "GPU")
+        )
     if needed < gpu_count:
         detail = "%s parallel uses %d of the service's %d GPUs" % (factors, needed, gpu_count)
-        return Check("gpu_count", WARN, detail, "Give the service %s, or set larger parallel sizes." % counted(needed, "GPU"))
+        return Check(
+            "gpu_count", WARN, detail, "Give the service %s, or set larger parallel sizes." % counted(needed, "GPU")
+        )
     every = "the service's GPU" if gpu_count == 1 else "all %d GPUs" % gpu_count
     return Check("gpu_count", PASS, "%s parallel uses %s" % (factors, every))
 

@@ -171,11 +171,11 @@ def _blocked_attention(
     if not facts.mla and facts.kv_heads is not None and facts.head_dim is not None:
         kv = max(facts.kv_heads // tp, 1) * facts.head_dim
         if kv % block_n:
-            # Refused by older versions; newer ones let a merged projection differ (linear.py).
-            detail = (
-                "the key's %d rows per rank are not a multiple of the stored FP8 block %d, which older versions refuse"
-            )
-            return Check(check, WARN, detail % (kv, block_n), "Watch the first start, or use a smaller size.")
+            # Newer versions let a merged projection differ (linear.py).
+            detail = "the key's %d rows per rank are not a multiple of the stored FP8 block %d" % (kv, block_n)
+            if refines:
+                return Check(check, WARN, detail + ", which older versions refuse", "Watch the first start.")
+            return Check(check, FAIL, detail)
     return Check(check, PASS, "attention per rank fits the FP8 block %d x %d" % (block_n, block_k))
 
 
@@ -193,6 +193,7 @@ def states(facts: ModelFacts, stored: Stored, split: Split) -> List[Check]:
             found.append(_columns("state", said, total // tp, tp, stored.of("state_in"), split.refines))
     if state.family == "gated_delta_net" and state.value_heads and state.value_heads % tp == 0:
         gates = 2 * state.value_heads // tp
+        found.append(_blocked_gates(state.value_heads // tp, stored.of("state_gates"), split.refines))
         said = "the state layers' gates 2 x %d / %d = %d" % (state.value_heads, tp, gates)
         # Checkpoints that load leave these few columns as they were, not all of them say so: no reason to refuse.
         found.append(_columns("state", said, gates, tp, stored.of("state_gates"), True))
@@ -202,6 +203,18 @@ def states(facts: ModelFacts, stored: Stored, split: Split) -> List[Check]:
             said = "the state layers' output %d / %d = %d" % (total, tp, total // tp)
             found.append(_rows("state", said, total // tp, tp, scheme, split.refines))
     return [check for check in found if check is not None]
+
+
+def _blocked_gates(rows: int, scheme: Optional[Scheme], refines: bool) -> Optional[Check]:
+    """The gates are two small outputs in one projection: each must hold whole blocks, split or not."""
+    if scheme is None or scheme.block is None or rows % scheme.block[0] == 0:
+        return None
+    detail = "the state layers' gates have %d rows each per rank, not a multiple of the stored FP8 block %d"
+    detail = detail % (rows, scheme.block[0])
+    if refines:
+        return Check("quant_block_state", WARN, detail + ", which older versions refuse", "Watch the first start.")
+    fix = "Take a checkpoint that leaves linear_attn.in_proj_a and in_proj_b as they were."
+    return Check("quant_block_state", FAIL, detail, fix)
 
 
 def _columns(kind: str, said: str, columns: int, tp: int, scheme: Optional[Scheme], refines: bool) -> Optional[Check]:

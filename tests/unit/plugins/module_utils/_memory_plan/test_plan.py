@@ -381,9 +381,12 @@ def test_the_checkpoints_own_kind_of_cache_is_taken_unless_another_is_asked_for(
     assert plan(config).kv_mib_per_token_per_gpu == 0.0625
     assert plan(config, kv_cache_dtype="auto").kv_mib_per_token_per_gpu == 0.0625
     assert plan(config, kv_cache_dtype="bfloat16").kv_mib_per_token_per_gpu == 0.125
-    assert plan(
-        {**LLAMA, "quantization_config": {**quantisation, "kv_cache_scheme": None, "quantization": None}}
-    ).kv_tokens
+    assert (
+        plan(
+            {**LLAMA, "quantization_config": {**quantisation, "kv_cache_scheme": None, "quantization": None}}
+        ).kv_mib_per_token_per_gpu
+        == 0.125
+    )
 
 
 def test_a_kind_of_cache_that_is_not_known_is_not_taken_for_half_precision() -> None:
@@ -473,3 +476,47 @@ def test_no_tokens_and_a_verdict_that_something_fits_do_not_go_together(weights_
         assert "about 0 MiB are left" not in found.reasons[0]
     if (found.weights_mib_per_gpu or 0) > (found.budget_mib or 0):
         assert found.reasons[0].startswith("The weights alone take %d MiB" % (found.weights_mib_per_gpu or 0))
+
+
+GEMMA2_9B = {
+    "model_type": "gemma2",
+    "num_hidden_layers": 42,
+    "hidden_size": 3584,
+    "intermediate_size": 14336,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 256,
+    "vocab_size": 256000,
+    "sliding_window": 4096,
+    "max_position_embeddings": 8192,
+}
+QWEN_7B = {
+    "architectures": ["QWenLMHeadModel"],
+    "model_type": "qwen",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_attention_heads": 32,
+    "vocab_size": 151936,
+    "seq_length": 8192,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize(("config", "billions"), [(GEMMA2_9B, 9.24), (QWEN_7B, 7.72)])
+def test_weights_counted_from_the_sizes_of_types_with_defaults_of_their_own(
+    config: dict[str, Any], billions: float
+) -> None:
+    found = plan(config)
+    assert found.weights_source == "estimate"
+    assert found.weights_mib_per_gpu == pytest.approx(billions * 2e9 / 2**20, rel=0.01)
+    untied = plan({**config, "tie_word_embeddings": False})
+    assert (untied.weights_mib_per_gpu or 0) >= (found.weights_mib_per_gpu or 0)
+
+
+def test_a_quantisation_that_is_not_known_has_no_size_but_that_on_disk() -> None:
+    config = {**LLAMA, "quantization_config": {"quant_method": "tomorrows"}}
+    assert plan(config).verdict == "unknown" and plan(config).weights_mib_per_gpu is None
+    found = plan_memory(facts_from_config(config), [H200], {}, CheckpointBytes(2**33), "0.31.0")
+    assert found.weights_mib_per_gpu == 8192
+    assert plan({**LLAMA, "quantization_config": {"quant_method": "tomorrows", "bits": 4}}).verdict == "fits"

@@ -288,3 +288,49 @@ def test_a_list_of_thousands_of_names_takes_no_time() -> None:
     started = time.process_time()
     assert working_sizes(facts, 16) == [1, 2, 4]
     assert time.process_time() - started < 0.5
+
+
+def test_the_keys_rows_of_one_rank_hold_whole_fp8_blocks() -> None:
+    config = {**DENSE, "hidden_size": 4096, "head_dim": 64, "intermediate_size": 16384, "quantization_config": FP8}
+    assert bad(config, 8) == {"quant_block_attention"} and bad(config, 4) == set()
+    assert working_sizes(facts_from_config(config), 8) == [1, 2, 4]
+    assert status(config, 8, "quant_block_attention", refines_blocks=True) == "warn"
+
+
+def test_the_gates_of_state_layers_hold_whole_fp8_blocks_unless_they_were_left_as_they_were() -> None:
+    config = {
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 8,
+        "full_attention_interval": 4,
+        "linear_num_value_heads": 32,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+        "quantization_config": FP8,
+    }
+    assert bad(config, 1) == {"quant_block_state"}
+    assert status(config, 1, "quant_block_state", refines_blocks=True) == "warn"
+    left = {**FP8, "modules_to_not_convert": ["linear_attn.in_proj_ba", "linear_attn.in_proj_b"]}
+    assert bad({**config, "quantization_config": left}, 1) == set()
+
+
+def test_an_encoder_and_a_decoder_in_one_configuration() -> None:
+    config = {
+        "architectures": ["WhisperForConditionalGeneration"],
+        "model_type": "whisper",
+        "d_model": 1280,
+        "encoder_attention_heads": 20,
+        "decoder_attention_heads": 20,
+        "num_hidden_layers": 32,
+        "max_target_positions": 448,
+        "vocab_size": 51866,
+    }
+    assert bad(config, 8) == {"attention_heads", "kv_heads", "encoder_heads"}
+    assert working_sizes(facts_from_config(config), 8) == [1, 2, 4]
+    assert bad({**config, "encoder_attention_heads": 6}, 4) == {"encoder_heads"}
+    assert facts_from_config(config).is_encoder_decoder
