@@ -20,6 +20,8 @@ from e2e.playbook import Ran, playbook
 from lab import Host, Lab
 
 OLD, NEW = "minimax-m2.5", "kimi-k2.5-int4"
+# Several swaps of three hosts in a row, each with its load.
+pytestmark = pytest.mark.timeout(900)
 LOAD_S = 14.0
 LINE = r"^{} +\d+ s  .*$"
 

@@ -15,6 +15,8 @@ from lab import Host, Lab
 
 OLD, NEW, BESIDE = "minimax-m2.5", "kimi-k2.5-int4", "qwen3-0.6b"
 OLD_UNIT = f"vllm-{OLD}.service"
+# Several swaps of three hosts in a row, each with its load.
+pytestmark = pytest.mark.timeout(900)
 HOOK = """
 - name: Note it
   ansible.builtin.lineinfile:
