@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 from typing import FrozenSet, List, Optional, Sequence, Tuple
 
 from .._gpu.types import Gpu
+from .._guard.port import port_trouble
 from .._model.parallel import Check
 from .._preflight.asked import Asked, Places, Seen
 from .._preflight.report import Report, line_of
@@ -122,31 +122,17 @@ def _port(request: Request, look: Look, plan: Plan) -> Check:
     strayed = look.own is None and look.view.unit in stopped  # ours by its process, though its file is gone
     if strayed or any(service.unit in stopped and look.spec is not None and shares_port(service, look.spec) for service in holders):
         return Check("port", "pass", "port %d comes free when its holder stops" % request.port, None)
-    error = _bind_error(request.host, request.port)
-    if error is None:
+    trouble = port_trouble(request.host, request.port)
+    if trouble is None:
         return Check("port", "pass", "port %d is free" % request.port, None)
     strangers = [service.unit for service in holders if service.unit in stopped and not service.port]
     if strangers:
         detail = "port %d is taken now, perhaps by %s, which is stopped first" % (request.port, ", ".join(strangers))
         return Check("port", "warn", detail, "If it is somebody else's, the service cannot start, and what is replaced serves again.")
     return Check(
-        "port", "fail", "port %d on %s cannot be had: %s" % (request.port, request.host, error),
-        "Give another port, or end what listens there (ss -ltnp 'sport = :%d')." % request.port,
+        "port", "fail", "port %d on %s %s" % (request.port, request.host or "all addresses", trouble),
+        "Give another port or host, or end what listens there (ss -ltnp 'sport = :%d')." % request.port,
     )
-
-
-def _bind_error(host: str, port: int) -> Optional[str]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except socket.gaierror:
-            return None  # a host name: the server resolves it itself
-        except OSError as exc:
-            return exc.strerror or str(exc)
-    return None
 
 
 def _memory(look: Look, plan: Plan) -> List[Check]:
