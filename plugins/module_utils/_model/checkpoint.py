@@ -43,6 +43,7 @@ class Checkpoint:
     spare: Tuple[str, ...] = ()
     adapter: bool = False
     encoder_packed: Tuple[Tuple[str, int, int], ...] = ()
+    last_layer: Optional[int] = None  # the highest number of a layer, where names say it
 
     @property
     def complete(self) -> bool:
@@ -141,6 +142,7 @@ def _read_safetensors(path: str, found: WeightFiles, roles: Roles) -> Checkpoint
         spare=found.spare,
         adapter=found.adapter,
         encoder_packed=tuple(sorted(total.encoder_packed)),
+        last_layer=roles.last_layer,
     )
 
 

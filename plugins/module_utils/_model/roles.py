@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Dict, Optional, Set
 
 EMBEDDING, HEAD, EXPERTS, ENCODER, NEXTN, REST = "embedding", "head", "experts", "encoder", "nextn", "rest"
 # In the checkpoint, but no part of what vLLM serves: the voice of an omni model.
@@ -51,6 +51,10 @@ _EMBEDDINGS = (
 )
 _HEADS = ("lm_head.", "output.", "embed_out.", "language_model.lm_head.", "model.lm_head.", "thinker.lm_head.")
 _ROOTS = ("model.", "language_model.", "thinker.", "llm.", "transformer.")
+# Before "layers.": those of the language model itself.
+_OWN_LAYERS = frozenset(
+    ("", "model.", "backbone.", "language_model.model.", "model.language_model.", "thinker.model.", "llm.model.")
+)
 
 
 class Roles:
@@ -59,6 +63,12 @@ class Roles:
     def __init__(self, layers: Optional[int]) -> None:
         self.layers = layers
         self._beyond: Dict[str, bool] = {}
+        self._own: Set[str] = set()
+
+    @property
+    def last_layer(self) -> Optional[int]:
+        """The highest number of the language model's layers among the names asked for, next-token prediction included."""
+        return max((int(number) for number in self._own if number.isdigit() and len(number) < 6), default=None)
 
     def of(self, name: str) -> str:
         """The role of one tensor."""
@@ -67,6 +77,8 @@ class Roles:
             return _outside(name)
         number = name[start + 7 : name.find(".", start + 7)]
         beyond = self._beyond.get(number)
+        if number not in self._own and name[:start] in _OWN_LAYERS:
+            self._own.add(number)
         if beyond is None:
             beyond = self.layers is not None and number.isdigit() and int(number[:9]) >= self.layers
             self._beyond[number] = beyond

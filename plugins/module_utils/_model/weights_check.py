@@ -17,12 +17,28 @@ _NAMED = 3
 
 
 def check_weights(facts: ModelFacts, checkpoint: Checkpoint) -> List[Check]:
-    """``weights``: whether all of them are there; ``weights_dtype`` and ``weights_encoder`` only when they don't agree."""
+    """``weights``: whether all of them are there; the others (layers, dtype, encoder) only when something doesn't agree."""
     checks = [_there(checkpoint)]
+    if checkpoint.complete:
+        checks += _layers(facts, checkpoint)
     if checkpoint.dtype_bytes and checkpoint.format == "safetensors":
         checks += _dtype(facts.quantisation, checkpoint)
         checks += _encoder(facts.quantisation, checkpoint)
     return checks
+
+
+def _layers(facts: ModelFacts, checkpoint: Checkpoint) -> List[Check]:
+    """Weights of another model than the configuration's: fewer layers, or more than it and its predictions have."""
+    if facts.layers is None or checkpoint.last_layer is None:
+        return []
+    there = checkpoint.last_layer + 1
+    detail = "%s says %d layers, and the weights have %d" % (facts.source, facts.layers, there)
+    fix = "Take the configuration that came with these weights."
+    if there < facts.layers:
+        return [Check("weights_layers", FAIL, detail, fix)]
+    if there > facts.layers + facts.num_nextn_predict_layers:
+        return [Check("weights_layers", WARN, detail, fix)]
+    return []
 
 
 def _there(checkpoint: Checkpoint) -> Check:

@@ -65,7 +65,8 @@ def quick_checkpoint(path: str, facts: ModelFacts) -> Optional[Glance]:
     if not _index_agrees(os.path.join(path, _INDEX), shards[0], tensors):
         return None
     checkpoint = Checkpoint(
-        path=path, format="safetensors", files=tuple(shards), total_bytes=sum(by_role.values()), role_bytes=by_role, tensors=tensors
+        path=path, format="safetensors", files=tuple(shards), total_bytes=sum(by_role.values()), role_bytes=by_role, tensors=tensors,
+        last_layer=roles.last_layer,
     )
     return Glance(checkpoint, float32)
 

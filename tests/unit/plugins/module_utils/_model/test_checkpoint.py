@@ -290,3 +290,23 @@ def test_sixty_four_shards_of_many_experts_take_no_time(tmp_path: Path) -> None:
     started = time.process_time()
     assert read_checkpoint(str(tmp_path)).complete
     assert time.process_time() - started < 0.3
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_configuration_with_other_layers_than_the_weights(tmp_path: Path, shards: int) -> None:
+    tensors = dense(12) | {"visual.layers.40.weight": ("BF16", [2, 2])}
+    if shards == 1:
+        safetensors(tmp_path / "model.safetensors", tensors)
+    else:
+        sharded(tmp_path, tensors, shards)
+
+    def found(layers: int, **more: Any) -> str | None:
+        config = {"num_hidden_layers": layers, **more}
+        checks = {
+            check.id: check
+            for check in check_weights(facts_from_config(config), read_checkpoint(str(tmp_path), layers))
+        }
+        return checks["weights_layers"].status if "weights_layers" in checks else None
+
+    assert (found(12), found(16), found(10)) == (None, "fail", "warn")
+    assert found(11, num_nextn_predict_layers=1) is None
