@@ -108,7 +108,7 @@ def test_a_scenario_is_read_as_what_it_is(results: dict[str, dict[str, Any]], na
     facts = results[name][backend]
     held_facts(facts)
     assert facts["backend"] == backend
-    assert summary(facts) == EXPECTED[name]
+    assert summary(facts) == EXPECTED[name], facts["reason_detail"]
     if not facts["available"]:
         assert facts["reason_detail"] and facts["free_mib"] is None and not facts["processes_reliable"]
 

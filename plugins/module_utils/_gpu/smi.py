@@ -22,7 +22,6 @@ from .smi_text import (
     GpuDetails,
     count_listed,
     failure_code,
-    named_address,
     parse_apps,
     parse_list,
     parse_rows,
@@ -131,7 +130,7 @@ class SmiCollector:
         code = _text_code(trouble)
         # only a driver that works has something to say about a single GPU
         known = code in (raw.GPU_IS_LOST, raw.RESET_REQUIRED) or "device handle" in _text(trouble).lower()
-        return raw.RawGpu(index, pci_bus_id=named_address(_text(trouble)), code=code, detail=None if known else _NO_ANSWER), None
+        return raw.RawGpu(index, code=code, detail=None if known else _NO_ANSWER), None
 
     def _count(self, binary: str, at_least: int) -> int:
         done = self._runner.run([binary, "-L"], timeout=self._timeout)

@@ -20,7 +20,6 @@ OPTIONAL_FIELDS = ("memory.reserved", "utilization.gpu", "compute_mode", "mig.mo
 LAST_FIELD = "name"
 
 _BAD_FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query')
-_ADDRESS = re.compile(r"(?:GPU\s*(?:\d+:\s*)?)([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])", re.IGNORECASE)
 _BAD_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # A process names itself as it likes, and nvidia-smi writes the name as it is. It is not read here, so it is taken out, one line as
 # it is written, and cannot end itself early.
@@ -57,12 +56,6 @@ def refused_field(text: str) -> Optional[str]:
     """The field that this nvidia-smi does not know; None when it complains of something else."""
     match = _BAD_FIELD.search(text)
     return match.group(1) if match else None
-
-
-def named_address(text: str) -> Optional[str]:
-    """The PCI address of the one GPU that a complaint is about (``device handle for GPU0000:61:00.0: GPU is lost``), if it names one."""
-    found = {normal_pci(address) for address in _ADDRESS.findall(text)}
-    return found.pop() if len(found) == 1 else None
 
 
 def failure_code(rc: Optional[int], text: str) -> int:

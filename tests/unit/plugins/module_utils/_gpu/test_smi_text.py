@@ -233,17 +233,3 @@ def test_any_cells_are_read_without_an_error(cells: "list[str]") -> None:
     gpu = one("5, " + ", ".join(cells))
     assert gpu.index == 5 and (gpu.memory is not None or gpu.code != 0 or gpu.memory_code != 0)
     assert gpu.memory is None or gpu.memory_code == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("Unable to determine the device handle for GPU0000:61:00.0: GPU is lost.  Reboot the system", "00000000:61:00.0"),
-        ("Unable to determine the device handle for GPU3: 0000:61:00.0: Unknown Error", "00000000:61:00.0"),
-        ("Unable to determine the device handle for gpu 0000:61:00.0: GPU is lost", "00000000:61:00.0"),
-        ("GPU 0000:61:00.0 and GPU 0000:62:00.0", None),
-        ("Failed to initialize NVML: Unknown Error", None),
-    ],
-)
-def test_the_gpu_that_a_complaint_is_about(text: str, address: "str | None") -> None:
-    assert smi_text.named_address(text) == address
