@@ -85,10 +85,13 @@ def test_a_gpu_that_is_not_there_is_a_failure(monkeypatch: pytest.MonkeyPatch, c
     assert reader.closed
 
 
-@pytest.mark.parametrize("timeout", [0, -1])
-def test_a_time_out_of_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], timeout: int) -> None:
-    result, reader = run(monkeypatch, capfd, SNAPSHOT, timeout=timeout)
-    assert result["failed"] and "timeout must be more than 0" in result["msg"] and not reader.opened
+@pytest.mark.parametrize("timeout", ["0", "-1", "1e9", "inf", "nan"])
+def test_a_time_out_that_cannot_be_kept_is_refused(capfd: pytest.CaptureFixture[str], timeout: str) -> None:
+    """By the reader itself, before it opens anything."""
+    with patch_module_args({"timeout": timeout}), pytest.raises(SystemExit):
+        gpu_memory_facts.main()
+    result = json.loads(capfd.readouterr().out)
+    assert result["failed"] and "timeout must be over 0 and at most 86400 seconds" in result["msg"], result
 
 
 def documented(returned: Dict[str, Any]) -> Dict[str, Any]:
