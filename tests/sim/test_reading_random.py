@@ -56,9 +56,9 @@ SCENARIO = st.builds(
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate],
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SCENARIO)
-def test_any_state_is_read_soundly_and_alike(driver_session: LocalDriver, scenario: Scenario) -> None:
-    driver_session.gpus.apply(dataclasses.replace(scenario, seed="random"))
-    nvml, smi = Reading(driver_session).both(timeout=10.0)
+def test_any_state_is_read_soundly_and_alike(driver_local: LocalDriver, scenario: Scenario) -> None:
+    driver_local.gpus.apply(dataclasses.replace(scenario, seed="random"))
+    nvml, smi = Reading(driver_local).both(timeout=10.0)
     for facts in (nvml, smi):
         held_facts(facts)
         sound(facts)
