@@ -43,7 +43,7 @@ requirements:
 options:
   gpus:
     description:
-      - The GPUs to free, as indices, UUIDs or PCI ids, or V(all).
+      - The GPUs to free, as indices, UUIDs or PCI ids, or V(all). An empty list is refused.
     type: list
     elements: str
     default: [all]
@@ -90,7 +90,7 @@ options:
     description:
       - Shell patterns of units, processes or users that are left alone, added to the built-in list.
       - A pattern is held against the unit's name, the process's name and command line, and the user. C(unit:), C(process:) or C(user:) in
-        front narrows it.
+        front narrows it. A pattern with any other prefix, or with nothing in it, is refused, since it would protect nobody.
     type: list
     elements: str
     default: []
@@ -125,7 +125,8 @@ options:
   select:
     description:
       - A JMESPath expression over a process, as it stands in C(gpu_memory.gpus[].processes) of M(gpufleet.vllm.gpu_memory_facts), with
-        the index of its GPU as C(gpu). Only processes for which it is true are ended, still within O(scope).
+        the index of its GPU as C(gpu). A field that no process has is refused.
+      - Only processes for which it is true are ended, still within O(scope).
       - A unit is only stopped when it is true for each of the unit's GPU processes.
       - It is evaluated on the controller, so that hosts need no C(jmespath).
     type: str

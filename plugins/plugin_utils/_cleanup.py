@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request imp
 from ansible_collections.gpufleet.vllm.plugins.modules.gpu_reclaim import ARGUMENT_SPEC
 
 from ._report import plain
-from ._select import SelectError, compile_select
+from ._select import SelectError, compile_query, compile_select
 
 PREFIX = "gpu_reclaim_"
 # What the playbook's own variables are called, and the role's result.
@@ -82,7 +82,7 @@ def fault_of_query(query: Any) -> List[str]:
     if query in (None, ""):
         return []
     try:
-        compile_select(plain(query))
+        compile_query(plain(query))
     except SelectError as exc:
         return [_one_line(exc).replace("`select`", "`query`")]
     return []

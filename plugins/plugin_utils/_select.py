@@ -5,7 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+import re
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
+
+# What a process has, and its GPU's index beside it.
+FIELDS = frozenset(GpuProcess(0, None, None).to_dict()) | {"gpu"}
+_NUMBERS = "; numbers stand in backticks, e.g. used_mib > `10240`"
 
 
 class SelectError(Exception):
@@ -26,9 +33,11 @@ class Select:
         """
         try:
             answer = self._expression.search(process)
-        except ValueError as exc:  # every error of jmespath is one
+        except (ValueError, TypeError) as exc:  # every error of jmespath is a ValueError; what it lets through is Python's
+            hint = _NUMBERS if isinstance(exc, TypeError) else ""
             raise SelectError(
-                "`select` (%s) can't be evaluated for pid %s (%s): %s" % (self.text, process.get("pid"), process.get("name"), exc)
+                "`select` (%s) can't be evaluated for pid %s (%s): %s%s"
+                % (self.text, process.get("pid"), process.get("name"), exc, hint)
             ) from None
         if answer is not None and not isinstance(answer, bool):
             raise SelectError(
@@ -40,7 +49,33 @@ class Select:
 
 
 def compile_select(text: Any) -> Select:
-    """The expression, ready to be asked. Raises SelectError when it is none or jmespath is missing."""
+    """The expression over a process. Raises SelectError when it is none, jmespath is missing, or it asks for a field that is not there.
+
+    A field that no process has is null for each, and ``usr != 'alice'`` would be true for everybody.
+    """
+    select, expression = _compile(text)
+    unknown = sorted({name for name in _fields(expression.parsed) if name not in FIELDS})
+    if unknown:
+        raise SelectError(
+            "`select` (%s) asks for %s, which no process has. Its fields: %s." % (text, ", ".join(unknown), ", ".join(sorted(FIELDS)))
+        )
+    return select
+
+
+def compile_query(text: Any) -> Select:
+    """Any expression, whatever its fields. Raises SelectError when it is none or jmespath is missing."""
+    return _compile(text)[0]
+
+
+def _fields(node: Mapping[str, Any]) -> Iterator[str]:
+    if node["type"] == "field":
+        yield node["value"]
+    for child in node["children"]:
+        if isinstance(child, Mapping):
+            yield from _fields(child)
+
+
+def _compile(text: Any) -> Tuple[Select, Any]:
     try:
         import jmespath
     except ImportError:
@@ -51,9 +86,11 @@ def compile_select(text: Any) -> Select:
     if not isinstance(text, str) or not text.strip():
         raise SelectError("`select` must be a JMESPath expression, not %r." % (text,))
     try:
-        return Select(text, jmespath.compile(text))
+        expression = jmespath.compile(text)
     except ValueError as exc:
-        raise SelectError("`select` is no valid JMESPath expression: %s" % exc) from None
+        hint = _NUMBERS if re.search(r"[<>=]\s*-?[0-9]", text) else ""
+        raise SelectError("`select` is no valid JMESPath expression%s: %s" % (hint, exc)) from None
+    return Select(text, expression), expression
 
 
 def choose(select: Select, gpus: Any) -> List[Dict[str, Any]]:

@@ -12,8 +12,12 @@ from .request import Candidate, ReclaimRequest
 
 
 def to_request(params: Mapping[str, Any]) -> ReclaimRequest:
-    """The request behind the checked parameters. Raises GpuFleetError where ``select`` was not evaluated."""
+    """The request behind the checked parameters. Raises GpuFleetError where ``gpus`` is empty or ``select`` was not evaluated."""
     gpus = tuple(word.strip() for word in params["gpus"])
+    if not gpus or not all(gpus):
+        # An empty list is mostly a variable that came out empty: it must not mean every GPU.
+        where = " in one of its places" if gpus else ""
+        raise GpuFleetError("`gpus` names no GPU%s. Give indices, UUIDs or PCI ids, or say all." % where)
     return ReclaimRequest(
         gpus=() if [word.lower() for word in gpus] == ["all"] else gpus,
         scope=params["scope"],

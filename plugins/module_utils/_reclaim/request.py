@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
@@ -18,6 +19,11 @@ ACCEPTS = ("nothing", "in_use", "anything")
 
 # What has to remain of the whole time after the last KILL: for processes to end in the driver, and for the first look.
 _RESERVE_S = 2.0
+
+# What narrows a pattern of `protect` to one field.
+_PROTECT_KINDS = ("unit", "process", "user")
+# A word and one colon look like such a prefix; two colons are a title of vLLM's (VLLM::Worker).
+_PREFIX = re.compile(r"\s*([A-Za-z_-]*)\s*:(?!:)")
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,28 @@ def faults_of(request: ReclaimRequest) -> List[str]:
     for service in request.services:
         if not service.strip() or "/" in service or "*" in service or service.startswith("-"):
             faults.append("%r in `services` is no unit name; write it out, e.g. vllm-kimi.service" % service)
+    for pattern in request.protect:
+        fault = _protects_nobody(pattern)
+        if fault is not None:
+            faults.append("%r in `protect` %s" % (pattern, fault))
     return faults
+
+
+def _protects_nobody(pattern: str) -> Optional[str]:
+    """Why a pattern can't match what its author means; None when it may. A slip here would have somebody's process ended."""
+    prefix = _PREFIX.match(pattern)
+    wanted = pattern
+    if prefix is not None:
+        if not pattern.startswith(tuple(kind + ":" for kind in _PROTECT_KINDS)):
+            return "has no known prefix: unit:, process: or user:; for a title with a colon put process: in front"
+        wanted = pattern[prefix.end():]
+    if not wanted.strip():
+        return "protects nobody: it is empty"
+    if wanted != wanted.strip():
+        return "protects nobody: there is a space before or after the pattern"
+    if re.search(r"\[(?![!]?.[^]]*\])", wanted):
+        return "has a [ that no ] closes"
+    return None
 
 
 def unit_name(service: str) -> str:

@@ -119,7 +119,6 @@ def test_when_the_host_cannot_be_read_nothing_is_reclaimed(answer: Dict[str, Any
         ("contains(cmdline, 'train') && user != 'bob'", [10, 11]),
         ("starts_with(name, 'python') && !vllm && gpu == `0`", [11]),
         ("`true`", [10, 11, 12]),
-        ("no_such_field", []),
     ],
 )
 def test_expressions(expression: str, pids: List[int]) -> None:
@@ -141,6 +140,23 @@ def test_a_mistake_in_the_expression_is_said_before_the_host_is_asked() -> None:
     with pytest.raises(AnsibleActionFail, match="no valid JMESPath expression"):
         host.run({"select": "vllm &&"})
     assert host.calls == []
+
+
+@pytest.mark.parametrize("expression", ["usr != 'alice'", "no_such_field", "vllm && !protect", "name.first == 'x'", "[?usr]"])
+def test_a_field_that_no_process_has_is_refused_before_the_host_is_asked(expression: str) -> None:
+    """It would be null for each, and a comparison with it true for everybody."""
+    host = Host()
+    with pytest.raises(AnsibleActionFail, match=r"^Nothing was touched. .*which no process has. Its fields: cmdline, "):
+        host.run({"select": expression})
+    assert host.calls == []
+
+
+def test_values_that_cannot_be_compared_are_said_with_the_way_to_write_numbers() -> None:
+    for expression in ("used_mib > 'a'", "used_mib > 10240", "pid == 10"):
+        host = Host()
+        with pytest.raises(AnsibleActionFail, match="^Nothing was touched. `select`.*numbers stand in backticks"):
+            host.run({"select": expression})
+        assert [name for name, _args, _wrapped in host.calls] in ([], ["gpufleet.vllm.gpu_memory_facts"])
 
 
 @pytest.mark.parametrize("expression", ["name", "used_mib", "[name]", "{a: name}", "'yes'"])

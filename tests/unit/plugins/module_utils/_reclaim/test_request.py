@@ -64,6 +64,31 @@ def test_what_cannot_be_meant_is_refused(parameters: Dict[str, Any], words: str)
     assert words in caught.value.msg
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "users:alice", "unitt:foo", "Unit:foo", "unit:", "user: ", "", " ", "unit:[abc", "[!abc", "re:.*", "unit: foo", "train* ", ":x",
+        "sshd: bob",
+    ],
+)
+def test_a_pattern_that_would_protect_nobody_is_refused(pattern: str) -> None:
+    with pytest.raises(GpuFleetError, match="in `protect` "):
+        check(ReclaimRequest(protect=(pattern,)))
+
+
+def test_patterns_that_may_protect_somebody() -> None:
+    check(ReclaimRequest(protect=(
+        "alice", "unit:train*", "process:VLLM::Worker*", "VLLM::Worker*", "user:alice", "*", "[ab]*", "process:[!x]y", "process:sshd: bob",
+        "process:a:b", "run-r8.scope", "*--port 80?0*", "process:[]]x",
+    )))
+
+
+@pytest.mark.parametrize("gpus", [[], [""], ["0", " "]])
+def test_an_empty_list_of_gpus_does_not_mean_all(gpus: "list[str]") -> None:
+    with pytest.raises(GpuFleetError, match="`gpus` names no GPU"):
+        to_request(dict(DEFAULTS, gpus=gpus))
+
+
 def test_every_fault_is_in_the_one_message() -> None:
     with pytest.raises(GpuFleetError) as caught:
         check(ReclaimRequest(scope="services", max_used_mib=-5, min_age=-1.0))
