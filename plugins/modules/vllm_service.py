@@ -168,7 +168,7 @@ options:
       - What happens to other services that have the same GPUs, or the same port on an address that both would take.
       - V(none) leaves them alone. If one of them runs, the module fails before it touches anything.
       - V(conflicting) stops those among them that this collection manages, and disables them once this service serves.
-      - A list of units stops these, whoever manages them.
+      - A list of units stops these, whoever manages them. One that is not there is passed over, so that one list can serve many hosts.
     type: raw
     default: none
   drain_timeout:
@@ -522,7 +522,11 @@ def main() -> None:
         module.fail_json(msg="`deployment` is for the action plugin of this module, which was not used. Give the options themselves.")
     params = {name: value for name, value in module.params.items() if name in ARGUMENT_SPEC and name not in _NOT_ASKED}
     try:
-        result = change(params, to_request(params), Ports(), module.check_mode, module.params["wait"])
+        request = to_request(params)
+    except GpuFleetError as exc:
+        module.fail_json(msg="%s Nothing was touched." % exc.msg, actions=[], rolled_back=False, **exc.result)
+    try:
+        result = change(params, request, Ports(), module.check_mode, module.params["wait"])
     except GpuFleetError as exc:
         result = dict(exc.result, msg=exc.msg, failed=True)
     for warning in result.pop("warnings", []):

@@ -32,7 +32,7 @@ def run_checks(request: Request, look: Look, plan: Plan, ports: Ports, remember:
     seen = Seen(look.snapshot, look.gpus)
     report = examine(asked_of(request, look.spec), seen, request.gpus, ports.places or Places(), ports.runner, ports.systemd, remember)
     checks = list(report.checks)
-    checks += _unit_options(request, look, ports)
+    checks += unit_options_check(request, look, ports)
     if plan.has("start"):
         checks.append(_port(request, look, plan))
         checks += _memory(look, plan)
@@ -76,10 +76,10 @@ def asked_of(request: Request, spec: ServiceSpec) -> Asked:
     )
 
 
-def refusal(request: Request, report: Report) -> str:
+def refusal(request: Request, failed: Sequence[Check]) -> str:
     """One message for everything that stands against it."""
     lines = ["%s cannot work on this host, and nothing was touched:" % request.name]
-    return "\n".join(lines + ["  - " + line_of(check) for check in report.failed])
+    return "\n".join(lines + ["  - " + line_of(check) for check in failed])
 
 
 def given_memory(gpus: Sequence[Gpu], need: Need, rivals: object) -> List[Check]:
@@ -99,7 +99,7 @@ def given_memory(gpus: Sequence[Gpu], need: Need, rivals: object) -> List[Check]
     return checks or [Check("memory", "pass", "by gpu_facts every GPU has the memory that the server asks for at its start", None)]
 
 
-def _unit_options(request: Request, look: Look, ports: Ports) -> List[Check]:
+def unit_options_check(request: Request, look: Look, ports: Ports) -> List[Check]:
     """systemd's own opinion of a drop-in, before it is in force: what it does not know it silently leaves out."""
     if not request.unit_options or look.spec is None or not look.view.unit_text_changed:
         return []

@@ -26,10 +26,13 @@ def to_request(params: Mapping[str, Any]) -> Request:
     guard = params.get("guard") or {}
     _in_range(guard, "timeout", 1, _WEEK_S, "guard.timeout")
     _in_range(guard, "margin_mib", 0, 1 << 30, "guard.margin_mib")
-    gpus = tuple(str(gpu).strip() for gpu in params.get("gpus") or ("all",))
+    given = params.get("gpus")
+    if given is not None and not given:
+        raise GpuFleetError("`gpus` is an empty list. Give indices, UUIDs, PCI ids, or \"all\" for every GPU of the host.")
+    gpus = tuple(str(gpu).strip() for gpu in given or ("all",))
     if any(not gpu for gpu in gpus):
         raise GpuFleetError("`gpus` holds an empty entry. Give indices, UUIDs, PCI ids, or \"all\".")
-    return Request(
+    request = Request(
         name=_text(params, "name"),
         state=params.get("state") or "started",
         enabled=params.get("enabled"),
@@ -39,7 +42,7 @@ def to_request(params: Mapping[str, Any]) -> Request:
         host=params.get("host") or "0.0.0.0",
         port=int(params.get("port") or 8000),
         args=dict(params.get("args") or {}),
-        env=_variables(params, "env"),
+        env=_environment(params),
         secrets=_secrets(params),
         executable=params.get("executable") or "/opt/vllm/bin/vllm",
         user=params.get("user") or "vllm",
@@ -62,6 +65,9 @@ def to_request(params: Mapping[str, Any]) -> Request:
         preflight=params.get("preflight") or "enforce",
         model_facts_path=params.get("model_facts_path") or None,
     )
+    if request.declares_files and not (params.get("model") is None or str(params["model"]).strip()):
+        raise GpuFleetError("`model` is empty. Give a directory of the host, or a repository's name.")
+    return request
 
 
 def _replace(value: Any) -> Tuple[str, Tuple[str, ...]]:
@@ -108,13 +114,25 @@ def _variables(params: Mapping[str, Any], name: str) -> Dict[str, str]:
     return result
 
 
+def _environment(params: Mapping[str, Any]) -> Dict[str, str]:
+    variables = _variables(params, "env")
+    port = variables.get("VLLM_PORT")
+    # What Kubernetes sets for a service called "vllm" is a URI, and vLLM ends at its start with anything but a number.
+    if port is not None and not (port.isascii() and port.isdigit()):
+        raise GpuFleetError(
+            "`env.VLLM_PORT` is %r. vLLM takes a number there, the first port that its processes use among themselves; the port that "
+            "it serves on is `port`." % port
+        )
+    return variables
+
+
 def _secrets(params: Mapping[str, Any]) -> Dict[str, str]:
     secrets = _variables(params, "secrets")
     key = secrets.get("VLLM_API_KEY", "")
     if not (key.isascii() and key.isprintable()):
         raise GpuFleetError(
-            "`secrets.VLLM_API_KEY` holds characters beyond printable ASCII, and clients send it in an HTTP header, which cannot carry "
-            "them. Choose another key."
+            "`secrets.VLLM_API_KEY` holds a line break, another control character, or one beyond ASCII, and clients send it in an HTTP "
+            "header, which cannot carry that. A key read from a file often ends with a line break: strip it, or choose another key."
         )
     return secrets
 

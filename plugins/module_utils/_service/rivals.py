@@ -55,12 +55,6 @@ def _listed(
     in_the_way: Sequence[Rival],
     ports: Ports,
 ) -> Tuple[Rival, ...]:
-    for rival in in_the_way:
-        if rival.running and rival.service.unit not in request.replace_units:
-            raise GpuFleetError(
-                "%s is in the way (%s), and it is not in the list of units to replace (%s)."
-                % (rival.service.unit, rival.why, ", ".join(request.replace_units))
-            )
     known = {service.unit: service for service in others}
     units = [unit for unit in request.replace_units if unit != spec.unit]  # a list for a fleet may name the service itself
     unknown = [unit for unit in units if unit not in known]
@@ -70,6 +64,14 @@ def _listed(
             raise GpuFleetError("replace: %s is never stopped for a model: %s." % (unit, reason))
     statuses = dict(statuses)
     statuses.update(ports.systemd.statuses(unknown))
+    for rival in in_the_way:
+        if rival.running and rival.service.unit not in request.replace_units:
+            absent = [unit for unit in units if not statuses[unit].exists]
+            raise GpuFleetError(
+                "%s is in the way (%s), and it is not in the list of units to replace (%s).%s"
+                % (rival.service.unit, rival.why, ", ".join(request.replace_units),
+                   " There is no unit %s on this host." % ", ".join(absent) if absent else "")
+            )
     rivals = []
     for unit in units:
         status = statuses[unit]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
 from .._core.files import FileChange, diff_of
@@ -24,6 +24,7 @@ from .request import Request
 from .transaction import Transaction
 
 if TYPE_CHECKING:
+    from .._model.parallel import Check
     from .._preflight.report import Report
 
 
@@ -156,7 +157,7 @@ class Run:
         if request.wants_running and request.preflight != "skip":
             # Loaded only here: a third of all code is needed for nothing else, and the job of a change has no use for it.
             from .._preflight.report import line_of
-            from .checks import refusal, run_checks
+            from .checks import run_checks
 
             self._report = run_checks(request, self.seen, self.plan, ports, remember=remember)
             # What serves as declared is its own proof: there is nothing to refuse, but something to hear.
@@ -165,7 +166,25 @@ class Run:
         outcome.timings["preflight"] = round(ports.clock.monotonic() - self._begun, 3)
         if self._report is not None and self._report.failed and refuses:
             # Nothing was done, and a plan that is not carried out would bury why beneath its own length.
-            raise GpuFleetError(refusal(request, self._report), **{**self.result(False).to_failure(), "actions": [], "files": []})
+            self._refuse(self._report.failed)
+        elif request.state == "present" and request.unit_options and request.preflight != "skip":
+            self._examine_unit_options()
+
+    def _examine_unit_options(self) -> None:
+        """What is only declared is checked for nothing that changes until it starts; what systemd would leave out is wrong already."""
+        from .._preflight.report import line_of
+        from .checks import unit_options_check
+
+        found = unit_options_check(self._request, self.seen, self._ports)
+        failed = [check for check in found if check.status == "fail"]
+        if failed and self._request.preflight == "enforce":
+            self._refuse(failed)
+        self.outcome.warnings.extend(line_of(check) for check in failed)
+
+    def _refuse(self, failed: Sequence[Check]) -> None:
+        from .checks import refusal
+
+        raise GpuFleetError(refusal(self._request, failed), **{**self.result(False).to_failure(), "actions": [], "files": []})
 
     @property
     def preflight(self) -> Optional[Dict[str, Any]]:

@@ -218,7 +218,7 @@ class UnitStatus:
             "active_state": self.active_state,
             "sub_state": self.sub_state,
             "result": self.result,
-            "main_pid": self.main_pid,
+            "main_pid": self.main_pid or None,
             "restarts": self.n_restarts,
             "since": self.state_change,
         }

@@ -39,6 +39,11 @@ def test_replace_takes_a_word_or_units(given: Any, kind: str, units: tuple[str, 
     ({"ready_timeout": 0}, "`ready_timeout` is 0"),
     ({"drain_timeout": -1}, "`drain_timeout` is -1"),
     ({"gpus": ["0", " "]}, "empty entry"),
+    ({"gpus": []}, "`gpus` is an empty list"),
+    ({"model": ""}, "`model` is empty"),
+    ({"model": " ", "state": "present"}, "`model` is empty"),
+    ({"env": {"VLLM_PORT": "tcp://10.0.0.1:8000"}}, "`env.VLLM_PORT` is 'tcp://10.0.0.1:8000'"),
+    ({"secrets": {"VLLM_API_KEY": "key\n"}}, "line break"),
     ({"env": {"A": ["x"]}}, "`env.A` is a list"),
     ({"env": {"A": None}}, "`env.A` has no value"),
     ({"secrets": {"TOKEN": {"a": 1}}}, "`secrets.TOKEN` is a dict"),
@@ -58,3 +63,8 @@ def test_what_cannot_be_is_said(given: dict[str, Any], said: str | None) -> None
 def test_values_of_the_environment_become_text() -> None:
     request = to_request({"name": "kimi", "env": {"A": 1, "B": True, "C": "x", "D": 0.5}})
     assert dict(request.env) == {"A": "1", "B": "1", "C": "x", "D": "0.5"}
+
+
+def test_what_only_looks_odd_is_taken() -> None:
+    assert to_request({"name": "kimi", "state": "absent", "model": ""}).model is None
+    assert dict(to_request({"name": "kimi", "model": "/m", "env": {"VLLM_PORT": 29500}}).env) == {"VLLM_PORT": "29500"}

@@ -131,3 +131,4 @@ def test_the_result_is_the_contracts() -> None:
         "restarts": 2,
         "since": None,
     }
+    assert status(ActiveState="inactive", MainPID="0").to_result()["main_pid"] is None, "no process is no number"
