@@ -12,6 +12,8 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._select import SelectError, choose, compile_select, plain
 
+NUMBERS = ("max_used_mib", "grace", "timeout", "settle", "min_age")
+
 
 class ActionModule(ActionBase):
     """Chooses the candidates, then runs the module on the host, which proves each of them again."""
@@ -23,6 +25,7 @@ class ActionModule(ActionBase):
         """See the module's documentation."""
         result: Dict[str, Any] = super().run(tmp, task_vars)
         args = dict(self._task.args)
+        self._refuse(args)
         select = args.get("select")
         if select is not None:
             try:
@@ -41,6 +44,15 @@ class ActionModule(ActionBase):
             )
         )
         return result
+
+    @staticmethod
+    def _refuse(args: Mapping[str, Any]) -> None:
+        """What only the task's own words show: the module gets a candidate like any other, and true as the number 1."""
+        if "candidates" in args:
+            raise AnsibleActionFail("Nothing was touched. `candidates` is what `select` chose; give `select` itself.")
+        truths = [name for name in NUMBERS if isinstance(args.get(name), bool)]
+        if truths:
+            raise AnsibleActionFail("Nothing was touched. %s must be a number, not true or false." % ", ".join(truths))
 
     def _facts(self, args: Mapping[str, Any], task_vars: Optional[Dict[str, Any]]) -> Dict[str, Any]:
         wanted = {"gpus": args["gpus"]} if args.get("gpus") is not None else {}

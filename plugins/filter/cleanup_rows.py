@@ -5,20 +5,42 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional
 
 from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import NO_SUCH_UNIT
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.reset import WOULD_RESET
 
 
 def cleanup_rows(results: Any) -> List[Dict[str, Any]]:
     """One row per host for the table and the report of a clean-up."""
     if not isinstance(results, Mapping):
         raise AnsibleFilterError("cleanup_rows takes a dictionary of results by host, not %s" % type(results).__name__)
-    return [_row(str(host), result if isinstance(result, Mapping) else {}) for host, result in results.items()]
+    by_host = {str(host): result if isinstance(result, Mapping) else {} for host, result in results.items()}
+    nowhere = _nowhere(by_host)
+    return [_row(host, result, nowhere) for host, result in by_host.items()]
 
 
-def _row(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
+def _nowhere(by_host: Mapping[str, Mapping[str, Any]]) -> FrozenSet[str]:
+    """The named units that no host has: a slip. That only some hosts have one is how a fleet is."""
+    looked = [_missing(result) for result in by_host.values() if _looked(result)]
+    return frozenset(looked[0]).intersection(*looked[1:]) if looked else frozenset()
+
+
+def _looked(result: Mapping[str, Any]) -> bool:
+    """Whether the host's units were looked at: not where the run failed before that."""
+    return result.get("left_alone") is not None and bool(result.get("gpus_before") or not result.get("failed"))
+
+
+def _missing(result: Mapping[str, Any]) -> List[str]:
+    return [str(each.get("name")) for each in result.get("left_alone") or [] if each.get("reason") == NO_SUCH_UNIT]
+
+
+def _row(host: str, result: Mapping[str, Any], nowhere: FrozenSet[str]) -> Dict[str, Any]:
     what, fine = _verdict(result)
+    if fine and nowhere.intersection(_missing(result)):
+        what, fine = "NO SUCH UNIT", False
     return {
         "host": host,
         "result": what,
@@ -60,14 +82,19 @@ def _is_plan(result: Mapping[str, Any]) -> bool:
 
 
 def _ended(result: Mapping[str, Any]) -> Optional[str]:
-    parts = ["%s (%s)" % (each.get("unit"), str(each.get("result")).replace("_", " ")) for each in result.get("stopped_units") or []]
+    parts = ["%s (%s)" % (_unit(each), str(each.get("result")).replace("_", " ")) for each in result.get("stopped_units") or []]
     for each in result.get("signalled") or []:
         how = "+".join(each.get("signals") or []) or str(each.get("outcome")).replace("_", " ")
         gpus = ",".join(str(gpu) for gpu in each.get("gpus") or [])
         parts.append("%s pid %s on GPU %s (%s)" % (each.get("name"), each.get("pid"), gpus, how))
     parts += ["GPU %s reset" % each.get("gpu") for each in result.get("resets") or [] if each.get("done")]
+    parts += ["GPU %s (would reset)" % each.get("gpu") for each in result.get("resets") or [] if each.get("detail") == WOULD_RESET]
     parts += ["%s (%s MiB)" % (each.get("path"), each.get("mib")) for each in result.get("shm_removed") or []]
     return "; ".join(parts) or None
+
+
+def _unit(stopped: Mapping[str, Any]) -> str:
+    return str(stopped.get("unit")) + (" of user %s" % stopped["user"] if stopped.get("user") else "")
 
 
 def _would_end(holder: Mapping[str, Any]) -> bool:
@@ -97,13 +124,15 @@ def _stays(held: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
 def _left(result: Mapping[str, Any]) -> Optional[str]:
     """What is still held, said once for GPUs with the same holders and the same reasons; what should be gone comes first."""
     gpus_by_text: Dict[str, List[str]] = {}
-    staying = [found for found in map(_stays, result.get("held") or []) if found is not None]
+    reset = {each.get("gpu") for each in result.get("resets") or [] if each.get("detail") == WOULD_RESET}
+    staying = [found for found in map(_stays, result.get("held") or []) if found is not None and found.get("gpu") not in reset]
     for each in sorted(staying, key=lambda one: one.get("verdict") == "in_use"):
         used = "" if each.get("used_mib") is None else " (%s MiB)" % each["used_mib"]
         gpus_by_text.setdefault(_holders(each), []).append("%s%s" % (each.get("gpu"), used))
     parts = ["GPU %s: %s" % (", ".join(gpus), text) for text, gpus in gpus_by_text.items()]
     for each in result.get("unkillable") or []:
         parts.append("pid %s (%s) can't be ended, state %s" % (each.get("pid"), each.get("name"), each.get("state")))
+    parts += ["there is no unit %s on this host" % name for name in _missing(result)]
     if result.get("reboot_required"):
         parts.append("reboot required")
     return "; ".join(parts) or None

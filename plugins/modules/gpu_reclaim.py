@@ -236,6 +236,9 @@ stopped_units:
     unit:
       description: The unit.
       type: str
+    user:
+      description: The user whose systemd it belongs to, null for one of the system's.
+      type: str
     result:
       description:
         - V(stopped) when it ended by itself, V(killed) when it was killed as a whole, V(swept) when processes outlived it and were
@@ -244,7 +247,7 @@ stopped_units:
     seconds:
       description: How long it took.
       type: float
-  sample: [{"unit": "vllm-minimax-m2.5.service", "result": "killed", "seconds": 20.4}]
+  sample: [{"unit": "vllm-minimax-m2.5.service", "user": null, "result": "killed", "seconds": 20.4}]
 signalled:
   description: The processes that were signalled, or in check mode would be.
   returned: always
@@ -395,7 +398,7 @@ shm_removed:
       type: int
   sample: [{"path": "/dev/shm/vllm_offload_3f1c", "mib": 65536}]
 resets:
-  description: The GPUs that were to be reset.
+  description: The GPUs that were to be reset, or in check mode would be.
   returned: always
   type: list
   elements: dict
@@ -404,10 +407,10 @@ resets:
       description: The index of the GPU.
       type: int
     done:
-      description: Whether it was reset.
+      description: Whether it was reset, V(false) in check mode.
       type: bool
     detail:
-      description: Why not, or what went wrong.
+      description: Why not, or what went wrong. In check mode C(it would be reset), or who is in the way.
       type: str
   sample: []
 timings:
@@ -437,7 +440,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import host_ports
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.result import diff
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.result import diff, failure
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
 
 ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
@@ -473,7 +476,7 @@ def main() -> None:
         request = to_request(module.params)
         result = reclaim(request, host_ports(request), check_mode=module.check_mode)
     except GpuFleetError as exc:
-        module.fail_json(msg=exc.msg, **exc.result)
+        module.fail_json(msg=exc.msg, **failure(exc.result))
     output: Dict[str, Any] = result.to_result()
     if module._diff:
         output["diff"] = diff(result)

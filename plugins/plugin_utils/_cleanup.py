@@ -52,6 +52,8 @@ def faults_of_variables(variables: Mapping[str, Any]) -> List[str]:
     options = [name for name in ARGUMENT_SPEC if name not in _INTERNAL]
     faults = [_unknown(PREFIX + name, [PREFIX + option for option in options]) for name in given if name not in options]
     known = {name: value for name, value in given.items() if name in options}
+    faults += ["%s must be %s, it is %r" % (PREFIX + name, _KINDS[ARGUMENT_SPEC[name]["type"]], value)
+               for name, value in known.items() if isinstance(value, bool) and ARGUMENT_SPEC[name]["type"] in ("int", "float")]
     checked = ArgumentSpecValidator(ARGUMENT_SPEC).validate(known)
     if checked.error_messages:
         return faults + [_said(message, known) for message in checked.error_messages]

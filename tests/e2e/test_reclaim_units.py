@@ -189,7 +189,7 @@ def test_units_that_are_not_there_or_hold_other_gpus(on: Programs) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("slurm/uid_1000/job_77/step_0", "scancel, for job_77"),
+        ("slurm/uid_1000/job_77/step_0", "Slurm's job 77; to end it: scancel 77"),
         ("kubepods.slice/kubepods-burstable.slice/cri-containerd-" + "ab" * 32 + ".scope", "crictl stop " + "ab" * 6),
         ("kubepods/burstable/pod1/" + "cd" * 32, "delete or scale down its pod"),
     ],

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -17,6 +18,10 @@ IN_USE = "in_use"  # what is held belongs to running processes that this run was
 DIRTY = "dirty"  # held by what should be gone, or by nothing that can be seen
 UNREADABLE = "unreadable"  # the driver does not say
 
+# How a plan's reasons for leaving something alone are told apart.
+BY_SCOPE = "leaves that alone)"
+ACTIVE = "which is active"
+_FILTERED = re.compile(r"is not among `(users)`|\((min_age) is |`(select)` is not true")
 # States of a process that the kernel holds on to; R is one that spins inside the driver.
 _KERNEL_STATES = {"D": "blocked in the kernel", "R": "running inside the kernel", "T": "stopped", "t": "traced"}
 
@@ -31,6 +36,7 @@ class Held:
     verdict: str
     holders: Tuple[Tuple[Holder, str], ...]
     unattributed_mib: Optional[int]
+    rightful: Tuple[int, ...] = ()  # pids among the holders that hold their memory by right
 
     def to_result(self) -> Dict[str, Any]:
         """The entry for ``held``."""
@@ -71,7 +77,7 @@ def what_is_held(view: View, plan: Plan, limits: Mapping[int, int], fates: Mappi
 def _held(gpu: Gpu, view: View, limit: int, skips: Mapping[int, Skip], fates: Mapping[Tuple[int, int], str]) -> Held:
     used = held_mib(gpu)
     holders: List[Tuple[Holder, str]] = []
-    rightful: List[Optional[int]] = []
+    rightful: Dict[int, Optional[int]] = {}
     for holder in view.holders:
         if gpu.index not in holder.gpus:
             continue
@@ -82,11 +88,22 @@ def _held(gpu: Gpu, view: View, limit: int, skips: Mapping[int, Skip], fates: Ma
         elif skip is not None:
             holders.append((holder, skip.reason))
             if skip.rightful and gpu.index in holder.used_mib:
-                rightful.append(holder.used_mib[gpu.index])
+                rightful[holder.pid] = holder.used_mib[gpu.index]
         else:
             holders.append((holder, "it came up while the memory was being freed"))
-    verdict = _verdict(used, limit, rightful)
-    return Held(gpu, limit, used, verdict, tuple(holders), _unattributed(gpu, used))
+    verdict = _verdict(used, limit, tuple(rightful.values()))
+    return Held(gpu, limit, used, verdict, tuple(holders), _unattributed(gpu, used), tuple(rightful))
+
+
+def dirty_without(held: Held, ended: AbstractSet[Tuple[int, int]]) -> bool:
+    """Whether it is dirty still when these processes (by identity) have ended. What they hold of it without a figure counts as all."""
+    gpu = held.gpu.index
+    ending = [holder.used_mib.get(gpu) for holder, _why in held.holders if holder.identity in ended]
+    if held.used_mib is None or None in ending:
+        return False
+    rest = held.used_mib - sum(each or 0 for each in ending)
+    staying = [holder.used_mib.get(gpu) for holder, _why in held.holders if holder.pid in held.rightful]
+    return rest > held.limit_mib and _verdict(rest, held.limit_mib, staying) == DIRTY
 
 
 def _verdict(used: Optional[int], limit: int, rightful: Sequence[Optional[int]]) -> str:
@@ -162,9 +179,10 @@ def of_survivor(pid: int, name: str, state: str, wchan: Optional[str]) -> Unkill
 
 
 def failure_message(
-    held: Sequence[Held], unkillable: Sequence[Unkillable], reason: Optional[str], waited: float, reset: str, extra: Sequence[str]
+    held: Sequence[Held], unkillable: Sequence[Unkillable], reason: Optional[str], waited: float, reset: str, extra: Sequence[str],
+    scope: str = "orphans", accept: str = "nothing",
 ) -> str:
-    """One message that names every GPU, every holder and the next step."""
+    """One message that names every GPU, every holder and the next step that is left with what was asked (reset, scope, accept)."""
     parts = ["GPU memory is still held after %.1f s" % waited]
     if not held:
         parts[0] = "The GPU memory is not proven free after %.1f s: %s" % (waited, reason or "no reason is known")
@@ -180,7 +198,7 @@ def failure_message(
             )
         )
     parts += extra
-    parts += _next_steps(held, unkillable, reset)
+    parts += _next_steps(held, unkillable, reset, scope, accept)
     return " ".join(part if part.endswith((".", ":", ".)")) else part + "." for part in parts)
 
 
@@ -207,19 +225,35 @@ def _who(holder: Holder, gpu: int, reason: str) -> str:
     return "%s (%s): %s" % (holder.name, ", ".join(facts), reason)
 
 
-def _next_steps(held: Sequence[Held], unkillable: Sequence[Unkillable], reset: str) -> List[str]:
-    steps: List[str] = []
-    if any(each.verdict == IN_USE for each in held):
-        units = sorted({holder.unit[0] for each in held for holder, _why in each.holders if holder.unit is not None})
+def _ways_to_more(in_use: Sequence[Held], scope: str) -> List[str]:
+    """What would let more be ended. What is protected, or hangs together with another unit, has its way in its reason, or none."""
+    ways: List[str] = []
+    holders = [(holder, why) for each in in_use for holder, why in each.holders]
+    units = sorted({holder.unit[0] for holder, why in holders if holder.unit is not None and why.endswith(BY_SCOPE) and ACTIVE in why})
+    if scope != "all" and any(why.endswith(BY_SCOPE) for _holder, why in holders):
         services = " (scope: services with services: [%s])" % ", ".join(units) if units else ""
-        steps.append(
-            "Next: select other GPUs, or widen the scope to what may be ended%s, or accept it with accept: in_use" % services
-        )
+        ways.append("widen the scope to what may be ended" + services)
+    out = [found for found in (_FILTERED.search(why) for _holder, why in holders) if found is not None]
+    filters = [name for name in ("users", "min_age", "select") if any(name in found.groups() for found in out)]
+    if filters:
+        ways.append("widen %s" % ", ".join(filters))
+    return ways
+
+
+def _next_steps(held: Sequence[Held], unkillable: Sequence[Unkillable], reset: str, scope: str, accept: str) -> List[str]:
+    steps: List[str] = []
+    in_use = [each for each in held if each.verdict == IN_USE]
+    if in_use:
+        ways = ["select other GPUs"] + _ways_to_more(in_use, scope)
+        if accept == "nothing":
+            ways.append("accept it with accept: in_use")
+        steps.append("Next: " + ", or ".join(ways))
     if any(each.verdict == DIRTY and not each.holders for each in held) and not unkillable:
+        again = "Next: run again with a longer timeout, as the driver may still be giving it back; if it stays, "
         if reset == "never":
-            steps.append("Next: run again with reset: if_needed, which resets a GPU that no process holds; else reboot the host")
+            steps.append(again + "with reset: if_needed, which resets a GPU that no process holds; else reboot the host")
         else:
-            steps.append("Next: reboot the host")
+            steps.append(again + "reboot the host")
     if any(each.verdict == UNREADABLE for each in held):
         steps.append("Next: look for Xid lines in the kernel log; such a GPU needs a reset (reset: if_needed) or a reboot")
     return steps

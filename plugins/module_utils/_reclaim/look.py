@@ -34,7 +34,7 @@ _STOP_COMMANDS = {
     "lxc": "lxc-stop -n %s",
     "systemd-nspawn": "machinectl poweroff %s",
     "libvirt": "virsh shutdown %s",
-    "slurm": "scancel, for %s",
+    "slurm": "scancel %s",
 }
 
 # The job that changes this host's services (_unit/change_unit.py). It holds the host's lock, but not in the moments in which it is
@@ -155,9 +155,13 @@ def _protected(
 def _stop_command(owner: CgroupOwner) -> Optional[str]:
     if owner.container is None:
         return None
-    if owner.unit is not None and not owner.user_unit:
+    # A unit of the host's own runs more than this one: Slurm's daemon every job of the node, a runtime's every container.
+    shared = owner.runtime == "slurm" or (owner.unit is not None and host_unit_reason(owner.unit) is not None)
+    if owner.unit is not None and not owner.user_unit and not shared:
         return "systemctl stop %s" % owner.unit
     name = owner.container[:12] if len(owner.container) == 64 else owner.container
+    if owner.runtime == "slurm":
+        name = name.rpartition("_")[2]  # job_42
     command = _STOP_COMMANDS.get(owner.runtime or "")
     return None if command is None else command.replace("%s", name)
 

@@ -9,6 +9,7 @@ Reasons against come before reasons for: a process is only touched when nothing 
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -18,6 +19,8 @@ from .types import Holder, Plan, Signal, Skip, Start, UnitKey, UnitStop, UnitVie
 
 # A start time (seconds since the epoch) went through JSON and back; clock ticks are 0.01 s.
 _START_TOLERANCE_S = 0.011
+_SLURM_JOB = re.compile(r"job_[0-9]+$")
+NO_SUCH_UNIT = "there is no such unit on this host"
 
 
 def make_plan(request: ReclaimRequest, view: View) -> Plan:
@@ -160,6 +163,8 @@ def _container(holder: Holder) -> Optional[str]:
     if holder.container is None:
         return None
     command = "" if holder.stop_command is None else "; to end it: %s" % holder.stop_command
+    if _SLURM_JOB.match(holder.container):
+        return "it belongs to Slurm's job %s%s" % (holder.container.rpartition("_")[2], command)
     name = holder.container[:12] if len(holder.container) == 64 else holder.container  # as its runtime shows it
     return "it runs in container %s, which may start it again%s" % (name, command)
 
@@ -250,7 +255,7 @@ def _named_units(
     for name in request.units:
         found = [unit for unit in view.units.values() if unit.unit == name and unit.exists]
         if not found:
-            skips.append(Skip(None, name, "there is no such unit on this host"))
+            skips.append(Skip(None, name, NO_SUCH_UNIT))
         for unit in sorted(found, key=lambda each: str(each.key)):
             if unit.inactive:
                 continue  # nothing to stop; what outlived it is judged process by process

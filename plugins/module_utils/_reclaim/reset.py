@@ -10,7 +10,7 @@ put back whatever happens.
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import AbstractSet, List, Optional, Sequence
 
 from .._core.runner import Completed, Runner
 from .._gpu.types import Gpu
@@ -19,14 +19,15 @@ from .._process.procfs import read_process
 from .types import GpuReset
 
 _CALL_S = 60.0
+WOULD_RESET = "it would be reset"
 
 
-def blockers(gpu: Gpu, root: str = "/proc") -> List[str]:
-    """The processes that have this GPU's device node open, as ``name (pid N)``."""
+def blockers(gpu: Gpu, root: str = "/proc", spare: AbstractSet[int] = frozenset()) -> List[str]:
+    """The processes that have this GPU's device node open, as ``name (pid N)``; those in ``spare`` don't count."""
     minor = gpu.index if gpu.minor is None else gpu.minor
     found: List[str] = []
     for pid, nodes in sorted(device_holders(root).items()):
-        if minor in gpu_minors(nodes):
+        if pid not in spare and minor in gpu_minors(nodes):
             info = read_process(pid, root)
             found.append("%s (pid %d)" % ("?" if info is None else info.comm, pid))
     return found
@@ -35,6 +36,16 @@ def blockers(gpu: Gpu, root: str = "/proc") -> List[str]:
 def reset_gpus(gpus: Sequence[Gpu], runner: Runner, root: str = "/proc", timeout: float = _CALL_S) -> List[GpuReset]:
     """Reset each GPU that nobody holds. The caller must have closed its own reader, which holds the nodes as well."""
     return [_reset(gpu, runner, root, timeout) for gpu in gpus]
+
+
+def plan_resets(gpus: Sequence[Gpu], gone: AbstractSet[int], root: str = "/proc") -> List[GpuReset]:
+    """What would become of each GPU that is to be reset, once the processes in ``gone`` have let go of it. Touches nothing."""
+    found: List[GpuReset] = []
+    for gpu in gpus:
+        in_the_way = blockers(gpu, root, gone)
+        detail = "it would not be reset: it is in use by %s" % ", ".join(in_the_way) if in_the_way else WOULD_RESET
+        found.append(GpuReset(gpu.index, False, detail, planned=not in_the_way))
+    return found
 
 
 def _reset(gpu: Gpu, runner: Runner, root: str, timeout: float) -> GpuReset:

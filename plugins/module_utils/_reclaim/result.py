@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._gpu.types import Gpu
 from .left import Held
@@ -74,10 +74,17 @@ class ReclaimResult:
         return dict(self.to_result(), skipped=[each.to_result() for each in self.left_alone])
 
 
-def planned(plan: Plan, gpus: Tuple[Gpu, ...], freed: bool, held: Sequence[Held], shm: Sequence[ShmEntry]) -> ReclaimResult:
-    """What check mode returns: exactly what a run would stop, signal and remove."""
+def failure(told: Mapping[str, Any]) -> Dict[str, Any]:
+    """The whole result of a run that failed: what it told, and for the rest that nothing was seen and nothing done."""
+    return dict(ReclaimResult(False, False, (), ()).to_failure(), **told)
+
+
+def planned(
+    plan: Plan, gpus: Tuple[Gpu, ...], freed: bool, held: Sequence[Held], shm: Sequence[ShmEntry], resets: Sequence[GpuReset] = ()
+) -> ReclaimResult:
+    """What check mode returns: exactly what a run would stop, signal, reset and remove."""
     return ReclaimResult(
-        changed=not plan.empty or bool(shm),
+        changed=not plan.empty or bool(shm) or any(each.planned for each in resets),
         freed=freed,
         gpus_before=gpus,
         gpus_after=gpus,
@@ -86,6 +93,7 @@ def planned(plan: Plan, gpus: Tuple[Gpu, ...], freed: bool, held: Sequence[Held]
         left_alone=plan.skips,
         held=tuple(held),
         shm_removed=tuple(shm),
+        resets=tuple(resets),
     )
 
 

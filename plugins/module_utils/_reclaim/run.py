@@ -17,17 +17,17 @@ from .._gpu.reader import GpuReader
 from .._gpu.types import Snapshot
 from .._process.procfs import read_process
 from .ladder import carry_out
-from .left import DIRTY, Held, all_in_use, failure_message, out_of_reach, what_is_held
+from .left import DIRTY, Held, all_in_use, dirty_without, failure_message, out_of_reach, what_is_held
 from .look import CHANGE_UNIT, look
-from .plan import make_plan
+from .plan import NO_SUCH_UNIT, make_plan
 from .ports import Ports
 from .proof import Proof, held_mib, prove_free, why_not_free
 from .request import ReclaimRequest, check
-from .reset import reset_gpus
+from .reset import plan_resets, reset_gpus
 from .result import ReclaimResult, of_run, planned
 from .shm import find_stale, remove
 from .survey import notes, shm_owners, unkillable
-from .types import Done, Plan, ShmEntry, UnitKey, UnitView, View
+from .types import Done, GpuReset, Plan, ShmEntry, Skip, UnitKey, UnitView, View
 
 # How often somebody may start anew what was ended before this gives up and names it.
 _ROUNDS = 3
@@ -42,6 +42,14 @@ _DOUBT_S = 0.8
 _IDLE_SETTLE_S = 0.15
 # What a reset and the proof after it may need of the whole time, where a reset is allowed.
 _RESET_S = 40.0
+_ASKS_FOR_RESET = ("reset_required", "lost")
+# What a person does about a driver that can't be read.
+_NEXT = {
+    "no_driver": " Next: load the driver (modprobe nvidia), or install it.",
+    "library_missing": " Next: install the driver's user-space part (libnvidia-ml.so.1, nvidia-smi) in the version of the loaded module.",
+    "driver_library_mismatch": " Next: reboot the host, so that the module is loaded that the installed library belongs to.",
+    "driver_hung": " Next: look for Xid lines in the kernel log, then reboot the host.",
+}
 _BUSY = "GPU memory can't be reclaimed now, nothing was touched. "
 # Between the two looks at shared memory, at least.
 _SHM_S = 1.0
@@ -107,13 +115,21 @@ class _Run:
 
     def plan_only(self) -> ReclaimResult:
         shm: List[ShmEntry] = self._stale() if self.request.clean_shm else []
-        if shm or not self.plan.empty:
+        held = what_is_held(self.view, self.plan, self.limits, self._planned_fates())
+        resets = self._planned_resets(held) if self.request.reset == "if_needed" else []
+        if shm or not self.plan.empty or any(each.planned for each in resets):
             busy = holder_of(self.ports.run_root, self.ports.proc_root)
             if busy is not None:
                 raise GpuFleetError(_BUSY + busy_message(busy), lock_holder=busy)
             self._refuse_beside_a_change()
         free = why_not_free(self.view.snapshot, self.selected, self.limits) is None
-        return planned(self.plan, self.before, free, what_is_held(self.view, self.plan, self.limits, self._planned_fates()), shm)
+        return planned(self.plan, self.before, free, held, shm, resets)
+
+    def _planned_resets(self, held: List[Held]) -> List[GpuReset]:
+        """What a run would try to reset: what is still held by nothing that a person could name once the plan is carried out."""
+        ended = frozenset(self._planned_fates())
+        wanted = [each.gpu for each in held if each.gpu.state in _ASKS_FOR_RESET or dirty_without(each, ended)]
+        return plan_resets(wanted, {pid for pid, _start in ended} | {os.getpid()}, self.ports.proc_root)
 
     def _planned_fates(self) -> Dict[Tuple[int, int], str]:
         fates = {each.holder.identity: "it would be ended" for each in self.plan.signals}
@@ -147,8 +163,8 @@ class _Run:
         if not view.snapshot.available:
             self.reader.close()
             raise GpuFleetError(
-                "No GPU can be read on this host (%s: %s), so nothing is touched and nothing counts as free."
-                % (view.snapshot.reason, view.snapshot.reason_detail or "no detail"),
+                "No GPU can be read on this host (%s: %s), so nothing is touched and nothing counts as free.%s"
+                % (view.snapshot.reason, view.snapshot.reason_detail or "no detail", _NEXT.get(str(view.snapshot.reason), "")),
                 changed=False, freed=False,
             )
         if not view.selected:
@@ -340,7 +356,7 @@ class _Run:
         """Reset what is held by nothing that a person could name; whether any GPU was reset."""
         wanted = [
             each.gpu for each in self._held()
-            if each.verdict == DIRTY or each.gpu.state in ("reset_required", "lost")
+            if each.verdict == DIRTY or each.gpu.state in _ASKS_FOR_RESET
         ]
         if not wanted:
             return False
@@ -366,7 +382,7 @@ class _Run:
             return result
         message = failure_message(
             result.held, result.unkillable, proof.reason, self.done.timings.total, self.request.reset,
-            notes(self.view, self.done, self._revived(), result.held, self.ports),
+            notes(self.view, self.done, self._revived(), result.held, self.ports), self.request.scope, self.request.accept,
         )
         if self.request.accept == "anything" or (self.request.accept == "in_use" and all_in_use(result.held)):
             return replace(result, msg=message)
@@ -381,10 +397,15 @@ class _Run:
             freed,
             self.before,
             self.view.gpus if readable else (),
-            self.plan.skips + tuple(done.refused[key] for key in sorted(done.refused)),
+            self._left_alone() + tuple(done.refused[key] for key in sorted(done.refused)),
             unkillable(self.view, self.done, self.ports),
             self._held() if readable and not freed else [],
         )
+
+    def _left_alone(self) -> Tuple[Skip, ...]:
+        """The plan's skips, without a transient unit that is gone because it was stopped."""
+        stopped = {name for name, _uid in self.done.stopped}
+        return tuple(skip for skip in self.plan.skips if skip.reason != NO_SUCH_UNIT or skip.name not in stopped)
 
     def so_far(self) -> Dict[str, Any]:
         """The result of a run that broke off: what was done, and nothing claimed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple
 
 from .._gpu.types import Gpu, Snapshot
+from .._process.procfs import user_name
 from .._process.types import ProcessInfo
 
 # (unit, uid of the user manager it belongs to, or None for the system's)
@@ -182,7 +183,8 @@ class StoppedUnit:
 
     def to_result(self) -> Dict[str, Any]:
         """The entry for ``stopped_units``."""
-        return {"unit": self.unit, "result": self.result, "seconds": round(self.seconds, 3)}
+        user = None if self.uid is None else user_name(self.uid)
+        return {"unit": self.unit, "user": user, "result": self.result, "seconds": round(self.seconds, 3)}
 
 
 @dataclass(frozen=True)
@@ -248,11 +250,12 @@ class Timings:
 
 @dataclass(frozen=True)
 class GpuReset:
-    """One GPU that was to be reset: ``done``, or why not."""
+    """One GPU that was to be reset: ``done``, or why not. ``planned`` is check mode's: a run would reset it."""
 
     gpu: int
     done: bool
     detail: Optional[str] = None
+    planned: bool = False
 
     def to_result(self) -> Dict[str, Any]:
         """The entry for ``resets``."""

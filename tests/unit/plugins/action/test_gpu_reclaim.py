@@ -165,6 +165,21 @@ def test_an_expression_that_is_neither_true_nor_false_chooses_nobody(expression:
         choose(compile_select(expression), GPUS)
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"select": "vllm", "candidates": []}, "give `select` itself"),
+        ({"candidates": [{"pid": 5, "start_time": 7.0}]}, "give `select` itself"),
+        ({"max_used_mib": True, "grace": False}, "max_used_mib, grace must be a number, not true or false"),
+    ],
+)
+def test_what_only_the_tasks_own_words_show_is_refused(args: Dict[str, Any], words: str) -> None:
+    host = Host()
+    with pytest.raises(AnsibleActionFail, match="^Nothing was touched. .*" + words):
+        host.run(args)
+    assert host.calls == []
+
+
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 

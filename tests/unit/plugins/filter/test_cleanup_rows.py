@@ -65,13 +65,16 @@ def test_what_was_ended_and_how() -> None:
     (row,) = cleanup_rows({"gpu01": result(
         changed=True,
         freed_mib=96801,
-        stopped_units=[{"unit": "vllm-a.service", "result": "killed"}],
+        stopped_units=[
+            {"unit": "vllm-a.service", "user": None, "result": "killed"}, {"unit": "train.service", "user": "alice", "result": "stopped"},
+        ],
         signalled=SIGNALLED,
         resets=[{"gpu": 3, "done": True}, {"gpu": 4, "done": False}],
         shm_removed=[{"path": "/dev/shm/vllm_offload_1", "mib": 512}],
     )})
     assert row["ended"] == (
-        "vllm-a.service (killed); VLLM::EngineCor pid 8 on GPU 0,1 (TERM+KILL); GPU 3 reset; /dev/shm/vllm_offload_1 (512 MiB)"
+        "vllm-a.service (killed); train.service of user alice (stopped); "
+        "VLLM::EngineCor pid 8 on GPU 0,1 (TERM+KILL); GPU 3 reset; /dev/shm/vllm_offload_1 (512 MiB)"
     )
     assert (row["freed_mib"], row["total_s"], row["left"]) == (96801, 1.5, None)
 
@@ -133,3 +136,33 @@ def test_a_plan_shows_what_would_come_free_and_only_what_would_stay() -> None:
         "GPU 5 (7000 MiB), 7 (7002 MiB): held by no process that can be seen; "
         "GPU 3 (90002 MiB): in use by vllm-kimi.service"
     )
+
+
+def missing(*names: str) -> List[Dict[str, Any]]:
+    """Entries of left_alone."""
+    return [{"pid": None, "name": name, "reason": "there is no such unit on this host"} for name in names]
+
+
+def test_a_named_unit_that_no_host_has_is_a_slip_and_said_on_each() -> None:
+    broken = result(freed=False, failed=True, msg="driver_hung", left_alone=[])
+    rows = cleanup_rows({"gpu01": result(left_alone=missing("vllm-reel.service")), "gpu02": result(left_alone=missing("vllm-reel.service")),
+                         "gpu03": broken})
+    assert [(row["result"], row["ok"]) for row in rows] == [("NO SUCH UNIT", False), ("NO SUCH UNIT", False), ("FAILED", False)]
+    assert rows[0]["left"] == "there is no unit vllm-reel.service on this host"
+
+
+def test_a_named_unit_that_some_host_has_is_no_slip_and_said_where_it_is_not() -> None:
+    rows = cleanup_rows({"gpu01": result(left_alone=missing("vllm-a.service")), "gpu02": result(left_alone=[])})
+    assert [(row["result"], row["ok"], row["left"]) for row in rows] == [
+        ("clean", True, "there is no unit vllm-a.service on this host"), ("clean", True, None),
+    ]
+
+
+def test_a_plan_says_which_gpu_would_be_reset() -> None:
+    (row,) = cleanup_rows({"gpu01": result(
+        changed=True, freed=False, timings={"total": 0.0}, held=[held(1, "dirty"), held(2, "dirty")],
+        resets=[{"gpu": 1, "done": False, "detail": "it would be reset"},
+                {"gpu": 2, "done": False, "detail": "it would not be reset: it is in use by x (pid 5)"}],
+    )})
+    assert (row["result"], row["ended"]) == ("would free", "GPU 1 (would reset)")
+    assert row["left"] == "GPU 2 (96801 MiB): held by no process that can be seen"

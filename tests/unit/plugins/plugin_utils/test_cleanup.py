@@ -48,6 +48,7 @@ def test_what_can_be_carried_out_has_no_fault(variables: Dict[str, Any]) -> None
         ({"select": ""}, "`select` must be a JMESPath expression"),
         ({"gpus": [0, "banana"]}, "'banana' in gpus is no GPU"),
         ({"gpus": ["all", "-1"]}, "'-1' in gpus is no GPU"),
+        ({"max_used_mib": True}, "gpu_reclaim_max_used_mib must be a whole number, it is True"),
         ({"gpus": []}, "`gpus` names no GPU. Give indices, UUIDs or PCI ids, or say all"),
         ({"gpus": ""}, "`gpus` names no GPU"),
         ({"protect": ["users:alice"]}, "'users:alice' in `protect` has no known prefix"),

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.left import
 )
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, View
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, UnitView, View
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     NOW,
     gpu,
@@ -129,3 +129,42 @@ def test_a_frozen_process_is_thawed_not_rebooted_away() -> None:
     for wchan in ("__refrigerator", "do_freezer_trap"):
         assert "thaw its cgroup" in of_survivor(5, "x", "D", wchan).advice
     assert "reboot" in of_survivor(5, "x", "R", None).advice
+
+
+def next_step(holders: List[Holder], units: List[UnitView], accept: str = "nothing", **request: Any) -> str:
+    """The last sentence about GPU 0 after a run that left all of them alone."""
+    seen = view(holders, units)
+    asked = ReclaimRequest(accept=accept, **request)
+    made = make_plan(asked, seen)
+    assert made.empty
+    all_held = what_is_held(seen, made, {0: 1024}, {})
+    return failure_message(all_held, [], None, 1.0, "never", [], asked.scope, accept).rpartition("Next: ")[2]
+
+
+def test_the_next_step_is_one_that_is_left() -> None:
+    active, other = holder(5, unit=(KIMI, None)), holder(6, unit=("x.service", None))
+    both = [unit(KIMI), unit("x.service")]
+    assert next_step([active], both) == (
+        "select other GPUs, or widen the scope to what may be ended (scope: services with services: [%s]), or accept it with accept: "
+        "in_use." % KIMI
+    )
+    assert next_step([active], both, "in_use").endswith("services: [%s])." % KIMI), "it is accepted already"
+    protected = holder(5, unit=(KIMI, None), protected_by="display server")
+    assert "services: [x.service])" in next_step([protected, other], both), "what was refused is no next step"
+    assert next_step([protected], both) == next_step([protected], both, scope="all") == (
+        "select other GPUs, or accept it with accept: in_use."
+    )
+    assert next_step([holder(5, unit=(KIMI, None))], [unit(KIMI, inactive=True)]) == (
+        "select other GPUs, or widen the scope to what may be ended, or accept it with accept: in_use."
+    )
+    for filters, words in (({"users": ("bob",)}, "users"), ({"min_age": 1e9}, "min_age"), ({"candidates": ()}, "select")):
+        assert next_step([holder(5)], [], scope="all", **filters) == (
+            "select other GPUs, or widen %s, or accept it with accept: in_use." % words
+        )
+    bound = [unit(KIMI, takes_along=("web.service",)), unit("web.service")]
+    assert next_step([active], bound, scope="all") == "select other GPUs, or accept it with accept: in_use.", "its reason names both"
+
+
+def test_memory_that_nobody_holds_may_still_be_on_its_way_back() -> None:
+    for reset in ("never", "if_needed"):
+        assert "with a longer timeout" in failure_message(held(look(90000, [])), [], None, 2.0, reset, [])

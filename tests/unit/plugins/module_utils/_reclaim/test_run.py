@@ -133,7 +133,7 @@ def test_check_mode_names_exactly_what_a_run_ends_and_touches_nothing(machine: M
     planned = reclaim(request, machine.ports(), check_mode=True)
     assert planned.changed and not planned.freed
     assert [each.to_result() for each in planned.stopped_units] == [
-        {"unit": "vllm-a.service", "result": "would_stop", "seconds": 0.0}
+        {"unit": "vllm-a.service", "user": None, "result": "would_stop", "seconds": 0.0}
     ]
     assert [(each.holder.pid, each.outcome, each.signals) for each in planned.signalled] == [
         (each, "would_signal", ()) for each in sorted((pid, other))
@@ -202,6 +202,40 @@ def test_a_unit_is_stopped_as_a_unit(machine: Machine) -> None:
     assert result.freed and result.signalled == ()
     assert [(each.unit, each.result) for each in result.stopped_units] == [("vllm-a.service", "stopped")]
     assert result.timings.stop > 0.1
+
+
+def test_a_transient_unit_that_is_gone_since_it_was_stopped_is_not_called_missing(machine: Machine) -> None:
+    pid = machine.spawn(vllm=True)
+    in_unit(machine, "run-r8.service", pid)
+
+    def collected(unit: str) -> None:
+        kill_members(machine, [pid])
+        machine.systemd.units.pop(unit)
+
+    machine.systemd.on_stopped = collected
+    result = do(machine, scope="services", services=("run-r8", "nosuch"))
+    assert result.freed and [each.unit for each in result.stopped_units] == ["run-r8.service"]
+    assert [each.name for each in result.left_alone] == ["nosuch.service"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("system.slice/gpu01_slurmstepd.scope/job_42/step_0/user/task_0", "it belongs to Slurm's job 42; to end it: scancel 42"),
+        ("system.slice/slurmstepd.scope/job_42/step_0", "it belongs to Slurm's job 42; to end it: scancel 42"),
+        ("slurm/uid_1000/job_77/step_0", "it belongs to Slurm's job 77; to end it: scancel 77"),
+        ("system.slice/containerd.service/kubepods-podab.slice:cri-containerd:" + "ab" * 32, "to end it: nerdctl stop abababababab "),
+        ("system.slice/llm.service/libpod-payload-" + "ab" * 32, "to end it: systemctl stop llm.service"),
+    ],
+)
+def test_what_ends_a_job_or_a_container_ends_no_neighbour(machine: Machine, path: str, words: str) -> None:
+    """Stopping the unit around it would end every job of the node, or every container."""
+    unit = path.split("/")[1]
+    in_unit(machine, unit, machine.spawn())
+    machine.units[machine.children[0].pid] = path.split("/", 1)[1] if path.startswith("system") else "../" + path  # type: ignore[attr-defined]
+    result = do(machine, scope="all", accept="in_use")
+    assert not result.changed and words in result.left_alone[0].reason
+    assert "systemctl stop" not in result.left_alone[0].reason or "llm" in path
 
 
 def test_a_wedged_unit_is_killed_as_a_whole(machine: Machine) -> None:
@@ -349,6 +383,28 @@ def test_a_reset_frees_what_no_process_holds(machine: Machine, monkeypatch: pyte
     ]
 
 
+def test_check_mode_says_which_gpus_would_be_reset_and_touches_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = {os.getpid(): frozenset({"nvidia0", "nvidia1"})}
+    monkeypatch.setattr(reset, "device_holders", lambda root: opened)
+    machine.leak[1] = 5000
+    opened[machine.spawn(gpus=[0], **ORPHAN)] = frozenset({"nvidia0"})
+    smi = Smi(machine)
+
+    def planned(**request: Any) -> ReclaimResult:
+        return reclaim(ReclaimRequest(**request), machine.ports(runner=smi), check_mode=True)
+
+    made = planned(reset="if_needed", gpus=("1",))
+    assert made.changed and [each.to_result() for each in made.resets] == [{"gpu": 1, "done": False, "detail": "it would be reset"}]
+    assert [each.gpu for each in planned(reset="if_needed").resets] == [1], "what its process gives back needs no reset"
+    assert planned(gpus=("1",)).resets == () and not planned(gpus=("1",)).changed
+    machine.leak[0] = 5000
+    assert [each.detail for each in planned(reset="if_needed").resets] == ["it would be reset"] * 2, "its process would be gone"
+    opened[os.getppid()] = frozenset({"nvidia1"})
+    blocked = planned(reset="if_needed", gpus=("1",))
+    assert not blocked.changed and "it would not be reset: it is in use by " in str(blocked.resets[0].detail)
+    assert smi.calls == []
+
+
 def test_a_refused_reset_leaves_the_reboot(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reset, "device_holders", lambda root: {})
     machine.leak[1] = 5000
@@ -362,13 +418,13 @@ def test_a_refused_reset_leaves_the_reboot(machine: Machine, monkeypatch: pytest
 
 
 def test_no_driver_no_claim(machine: Machine) -> None:
-    for reason in ("no_driver", "driver_library_mismatch", "driver_hung"):
+    for reason in ("no_driver", "library_missing", "driver_library_mismatch", "driver_hung"):
         answer = Snapshot(False, reason=reason, reason_detail="so it is", processes_reliable=False)
         reader = ScriptedReader(lambda answer=answer: answer)  # type: ignore[misc]
         for check_mode in (False, True):
             with pytest.raises(GpuFleetError, match="nothing is touched and nothing counts as free") as caught:
                 reclaim(ReclaimRequest(), machine.ports(open_reader=lambda reader=reader: reader), check_mode)
-            assert caught.value.result["freed"] is False
+            assert caught.value.result["freed"] is False and " Next: " in caught.value.msg
         assert reader.closed == 2
 
 

@@ -1,0 +1,44 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module around a reclaim: whatever fails, and how early, a playbook finds the keys that are always returned."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict
+
+import pytest
+import yaml
+from ansible.module_utils.testing import patch_module_args
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.modules import gpu_reclaim
+
+ALWAYS = {name for name, value in yaml.safe_load(gpu_reclaim.RETURN).items() if value["returned"] == "always"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"gpus": []}, "`gpus` names no GPU"),
+        ({"scope": "services"}, "it names none"),
+        ({"protect": ["users:alice"]}, "'users:alice' in `protect`"),
+        ({"select": "vllm"}, "action plugin"),
+        ({}, "The driver hung"),
+    ],
+)
+def test_a_failure_has_every_key_that_is_always_returned(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: Dict[str, Any], words: str
+) -> None:
+    def hung(*_arguments: Any, **_more: Any) -> Any:
+        raise GpuFleetError("The driver hung", changed=False, freed=False)
+
+    if not arguments:
+        monkeypatch.setattr(gpu_reclaim, "reclaim", hung)
+    with patch_module_args(arguments), pytest.raises(SystemExit):
+        gpu_reclaim.main()
+    result: Dict[str, Any] = json.loads(capfd.readouterr().out)
+    assert result["failed"] and words in result["msg"] and len(ALWAYS) > 10 and not ALWAYS - set(result)
+    assert (result["changed"], result["freed"], result["freed_mib"], result["gpus_before"]) == (False, False, 0, [])
+    assert set(result["timings"]) == {"total", "stop", "signal", "settle"}
