@@ -23,7 +23,14 @@ _HEAD, _TAIL = 3000, 1000
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # (Worker_TP0 pid=123) ERROR 11-29 15:44:21 [core.py:708] the text
 _PROCESS = re.compile(r"^\((?P<who>[\w ./-]+?)(?: pid=\d+)?\)\s?")
-_LEVEL = re.compile(r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\s+[\d-]+ [\d:]+(?:\.\d+)? (?:\[[^\]]*\])?\s?")
+# Other programs' loggers give no time: "WARNING: the text", "INFO:     the text", "WARNING:root:the text".
+_LEVEL = re.compile(
+    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\s+[\d-]+ [\d:]+(?:\.\d+)? (?:\[[^\]]*\])?\s?|(?::|\s+)\s*(?=\S))"
+)
+# What stands around an exception and says nothing without it.
+_FRAME = re.compile(
+    r'^File "|^Traceback \(most recent call last\)|^During handling of the above exception|^The above exception was the direct cause'
+)
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Warning)?: \S|^(?:[a-z_]\w*\.)*\w+Error$"
 )
@@ -182,7 +189,7 @@ def _timed_out(read: List[_Line], context: DiagnosisContext) -> Diagnosis:
     return Diagnosis(
         "timeout",
         "the server was not ready in time; %s" % reached,
-        tuple(_cut(line.raw) for line in (progress or read)[-_EVIDENCE_LINES:]),
+        tuple(_cut(line.raw) for line in (progress or _telling(read))[-_EVIDENCE_LINES:]),
         "Give it more time (ready_timeout) if it was still loading; otherwise read its journal: journalctl -u %s"
         % _of(context),
     )
@@ -195,9 +202,18 @@ def _first(rule: Rule, read: List[_Line]) -> Optional[Tuple[int, Match[str]]]:
             if line.source != quoted or (line.level in _HARMLESS and not rule.any_level):
                 continue
             match = rule.pattern.search(line.text)
-            if match is not None:
+            if match is not None and not (rule.kind == "oom" and _handled(read, index, rule)):
                 return index, match
     return None
+
+
+def _handled(read: List[_Line], index: int, rule: Rule) -> bool:
+    """Whether a line only tells of an exception that was got over: it raises none itself, and what failed after it is another one."""
+    line = read[index]
+    if _EXCEPTION.match(line.text) or line.level in ("ERROR", "CRITICAL"):
+        return False
+    cause = _root_exception(read[index + 1 :])
+    return cause is not None and rule.pattern.search(cause.text) is None
 
 
 def _evidence(read: List[_Line], index: int, rule: Rule) -> Tuple[str, ...]:
@@ -233,14 +249,24 @@ def _root_exception(read: List[_Line]) -> Optional[_Line]:
 def _around(read: List[_Line], cause: _Line) -> Tuple[str, ...]:
     index = read.index(cause)
     before = [line for line in read[:index] if line.text.startswith('File "') and line.who == cause.who][-1:]
-    return tuple(_cut(line.raw) for line in before + [cause])
+    return tuple(_cut(line.raw) for line in [cause] + before)  # what, then where
 
 
 def _best(read: List[_Line]) -> Tuple[str, ...]:
-    """The last lines that aren't systemd's own or second-hand; any lines rather than none."""
-    telling = [line for line in read if not line.source and not _SECOND_HAND.search(line.text)]
+    """The last lines that aren't systemd's own or second-hand, with the exception that is, where there is no other."""
+    read = _telling(read)
+    telling = [line for line in read if not _SECOND_HAND.search(line.text)]
     errors = [line for line in telling if line.level in ("ERROR", "CRITICAL")]
-    return tuple(_cut(line.raw) for line in (errors or telling or read)[-_EVIDENCE_LINES:])
+    if errors:
+        return tuple(_cut(line.raw) for line in errors[-_EVIDENCE_LINES:])
+    second = [line for line in read if _SECOND_HAND.search(line.text) and _EXCEPTION.match(line.text)][-1:]
+    chosen = (telling or read)[-(_EVIDENCE_LINES - len(second)) :]
+    return tuple(_cut(line.raw) for line in chosen + [line for line in second if line not in chosen])
+
+
+def _telling(read: List[_Line]) -> List[_Line]:
+    """Without source code and the frames of tracebacks: neither says anything alone."""
+    return [line for line in read if not line.source and not _FRAME.search(line.text)]
 
 
 def _read(raw: str) -> _Line:

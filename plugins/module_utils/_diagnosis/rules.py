@@ -188,6 +188,14 @@ RULES: Tuple[Rule, ...] = (
         _DRIVER,
     ),
     _rule(
+        "driver",
+        r"CUDA error: (?P<what>unspecified launch failure|the launch timed out[^,.]*|hardware stack error|unknown error)"
+        r"|cudaErrorLaunchFailure|cudaErrorHardwareStackError|cudaErrorLaunchTimeout",
+        "a GPU failed while it computed {what}",
+        "Look for Xid in the kernel's log of that time (`journalctl -k -g Xid`): it says whether the GPU, its driver or a kernel of the "
+        "program is at fault. A GPU that does it again needs a reset or a reboot.",
+    ),
+    _rule(
         "model_missing",
         r"Repository Not Found|RepositoryNotFoundError",
         "there is no such repository, or it is private",
@@ -260,6 +268,13 @@ RULES: Tuple[Rule, ...] = (
         "a GPU ran out of memory",
         "",
     ),
+    # Before the caches: it is there that a full disk is met first.
+    _rule(
+        "unknown",
+        r"No space left on device|Errno 28\]|Disk quota exceeded|Errno 122\]",
+        "a file system is full",
+        "Find it with `df -h` and `df -i`, and make room: the service writes below its home directory and to /tmp.",
+    ),
     _rule(
         "compile_cache",
         r"Expected tensors only, but got|torch_compile_cache|torch_aot_compile|/(torchinductor|triton)/.*"
@@ -295,7 +310,8 @@ SIDE_RULES: Tuple[Rule, ...] = (
     ),
     _rule(
         "unknown",
-        r"Illegal instruction|signal=ILL|core-dump|Segmentation fault|signal=SEGV",
+        r"Illegal instruction|signal=ILL|core-dump|Segmentation fault|signal=SEGV|SIGSEGV|SIGILL"
+        r"|Failed core proc\(s\): \{[^}]*: -(4|8|11)\b|exit ?code:? -(4|8|11)\b",
         "the server was ended by a fault of its own machine code",
         "Look at `coredumpctl` and the kernel's log; a library built for another processor or GPU looks like this.",
         any_level=True,

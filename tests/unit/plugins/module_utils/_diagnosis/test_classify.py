@@ -53,7 +53,7 @@ SAID = {
     "host_oom__killed": ("main memory", "OOM killer", "memory"),
     "compile_cache__poisoned": ("could not be used", "Expected tensors only", "cache/"),
     "timeout__still_loading": ("72% Completed", "Loading safetensors", "ready_timeout"),
-    "unknown__named": ("KeyError", "File", "journalctl"),
+    "unknown__named": ("KeyError", "KeyError", "journalctl"),
     "unknown__ninja": ("compiles kernels", "'ninja'", "Install ninja"),
     "unknown__no_executable": ("can't be executed", "Failed to locate executable", "executable"),
 }
@@ -189,3 +189,57 @@ def test_a_line_without_end_is_read_in_no_time(text: str) -> None:
     found = classify([line, "torch.OutOfMemoryError: CUDA out of memory."], DiagnosisContext(exit_code="exited", exit_status=1))
     assert found.kind == "oom_load", found
     assert time.monotonic() - begun < 2.0
+
+
+ENGINE = "(EngineCore_DP0 pid=7) "
+FAILED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): %s"
+FRAMES = ["Traceback (most recent call last):", '  File "/opt/vllm/bin/vllm", line 8, in <module>', "    sys.exit(main())"]
+INFO = ["INFO 11-29 15:44:01 [api_server.py:1] vLLM API server version 0.32.0", "INFO 11-29 15:44:02 [core.py:2] Initializing an engine"]
+
+
+@pytest.mark.parametrize("mention", [
+    "WARNING 11-29 15:44:03 [x.py:1] retrying after torch.OutOfMemoryError: CUDA out of memory was handled",
+    "WARNING: retrying after torch.OutOfMemoryError: CUDA out of memory was handled",
+    "WARNING:root:retrying after torch.OutOfMemoryError was handled",
+    "WARNING retrying after torch.OutOfMemoryError was handled",
+    "retrying with less, torch.OutOfMemoryError was handled",
+])
+@pytest.mark.parametrize("who", ["", ENGINE])
+def test_what_was_got_over_is_no_cause(mention: str, who: str) -> None:
+    lines = [who + line for line in [*INFO, mention, *FRAMES, "ValueError: no such layer"]]
+    found = classify(lines, DiagnosisContext(exit_code="exited", exit_status=1))
+    assert found.kind == "unknown" and "ValueError: no such layer" in found.summary, found
+
+
+def test_out_of_memory_that_ended_it_is_the_cause_although_another_exception_follows() -> None:
+    lines = [*INFO, *FRAMES, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", *FRAMES, "ValueError: no such layer"]
+    assert classify(lines, DiagnosisContext(exit_code="exited", exit_status=1)).kind == "oom_load"
+    assert classify([*INFO, "CUDA out of memory, giving up"], DiagnosisContext(exit_code="exited", exit_status=1)).kind == "oom_load"
+
+
+@pytest.mark.parametrize(("line", "kind", "summary", "advice"), [
+    ("OSError: [Errno 28] No space left on device: '/v/torch_compile_cache/x'", "unknown", "a file system is full", "df -h"),
+    ("OSError: [Errno 28] No space left on device", "unknown", "a file system is full", "df -i"),
+    ("torch.AcceleratorError: CUDA error: unspecified launch failure", "driver", "unspecified launch failure", "Xid"),
+    ("RuntimeError: CUDA error: unspecified launch failure", "driver", "while it computed", "Xid"),
+    (FAILED % "{'EngineCore_DP0': -11}", "unknown", "machine code", "coredumpctl"),
+    ("Fatal Python error: Segmentation fault", "unknown", "machine code", "coredumpctl"),
+])
+def test_what_ended_it_is_said_with_its_line(line: str, kind: str, summary: str, advice: str) -> None:
+    found = classify([*INFO, *FRAMES, line], DiagnosisContext(exit_code="exited", exit_status=1))
+    assert found.kind == kind and summary in found.summary and advice in found.advice, found
+    assert line in found.evidence[0]
+
+
+@pytest.mark.parametrize("last", [[], [FAILED % "{}"], ["KeyError: 'x'"]])
+@pytest.mark.parametrize("known", [
+    DiagnosisContext(exit_code="exited", exit_status=0), DiagnosisContext(exit_code="exited", exit_status=1),
+    DiagnosisContext(exit_code="exited", exit_status=2), DiagnosisContext(timed_out=True), DiagnosisContext(restarts=3),
+])
+def test_no_evidence_begins_with_a_bare_frame(last: list[str], known: DiagnosisContext) -> None:
+    found = classify([*INFO, *FRAMES, *last], known)
+    assert found.evidence and not found.evidence[0].lstrip().startswith(("File", "Traceback")), found
+    assert not any("Traceback" in line for line in found.evidence)
+    assert "KeyError: 'x'" not in last or known.exit_status == 2 or found.evidence[0] == "KeyError: 'x'"
+    if last == [FAILED % "{}"] and not known.timed_out:
+        assert any("Engine core initialization failed" in line for line in found.evidence)
