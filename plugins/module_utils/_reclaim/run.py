@@ -50,6 +50,7 @@ _NEXT = {
     "driver_library_mismatch": " Next: reboot the host, so that the module is loaded that the installed library belongs to.",
     "driver_hung": " Next: look for Xid lines in the kernel log, then reboot the host.",
 }
+_LATE = "left alone: the time was over before it could be ended; give a longer timeout"
 _BUSY = "GPU memory can't be reclaimed now, nothing was touched. "
 # Between the two looks at shared memory, at least.
 _SHM_S = 1.0
@@ -107,6 +108,7 @@ class _Run:
         self._looked_last = False
         self._lock = ExitStack()
         self._locked = False
+        self._late = False
 
     def close(self) -> None:
         """Let go of everything."""
@@ -207,6 +209,8 @@ class _Run:
     def _held(self) -> List[Held]:
         fates = {key: "survived SIGKILL" for key, each in self.done.signalled.items() if each.outcome == "survived"}
         fates.update({key: skip.reason for key, skip in self.done.refused.items()})
+        if self._late:
+            fates.update({key: _LATE for key in self._planned_fates() if key not in fates})
         for holder in self.view.holders:
             stopped = None if holder.unit is None else self.done.stopped.get(holder.unit)
             if stopped is None:
@@ -228,6 +232,9 @@ class _Run:
             plan = self._fresh()
             if not plan.empty and self._lock_host():
                 plan = self._fresh()  # whoever held it until now may have stopped or started something
+            if not plan.empty and self.deadline.remaining <= 0:
+                self._late = True
+                return Proof(False, self.view.gpus, 0.0, self.deadline.elapsed, _LATE)
             if not plan.empty:
                 carry_out(plan, self._grace(), self.ports, self.done)
             proof = self._prove(reserve)

@@ -428,6 +428,22 @@ def test_no_driver_no_claim(machine: Machine) -> None:
         assert reader.closed == 2
 
 
+def test_nobody_is_ended_once_the_time_is_over(machine: Machine) -> None:
+    """A driver that answers only after the whole time-out: whoever gave it no longer reckons with anything being ended."""
+    pid = machine.spawn(**ORPHAN)
+    real = machine.reading
+
+    def slow() -> Snapshot:
+        time.sleep(0.4)
+        return real()
+
+    machine.reading = slow  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, timeout=0.3)
+    assert machine.alive(pid) and caught.value.result["signalled"] == [] and not caught.value.result["changed"]
+    assert "left alone: the time was over before it could be ended; give a longer timeout" in caught.value.msg
+
+
 def test_a_driver_that_dies_on_the_way_ends_it_without_a_claim(machine: Machine) -> None:
     left = machine.spawn(**ORPHAN)
     real = machine.reading
