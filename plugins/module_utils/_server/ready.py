@@ -26,6 +26,11 @@ class ReadyState:
     served_models: Tuple[str, ...] = ()
     completion: Optional[CompletionResult] = None
 
+    @property
+    def other_name(self) -> bool:
+        """Whether it serves models, and not the one that was asked for."""
+        return self.stage == "models" and bool(self.served_models)
+
 
 class Readiness:
     """Asks one server for every sign, in the order in which they appear."""

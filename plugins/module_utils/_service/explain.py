@@ -13,6 +13,7 @@ from .._core.errors import GpuFleetError
 from .._diagnosis.classify import Diagnosis, DiagnosisContext, classify
 from .._model.facts import read_model
 from .._preflight.removed import REMOVED
+from .._server.ready import ReadyState
 from .look import Look
 from .memory import as_now, holder_text
 from .ports import Ports
@@ -42,7 +43,21 @@ def explain(failure: NotReady, look: Look, ports: Ports) -> Diagnosis:
         lines = [line.text for line in ports.journal.lines(status.unit, status.invocation_id or None)]
     except GpuFleetError as exc:
         return Diagnosis("unknown", "The journal could not be read: %s" % exc.msg, (), "Look at `journalctl -u %s`." % status.unit)
-    return _with_replacements(_with_holders(classify(lines, context), look, ports))
+    found = _with_replacements(_with_holders(classify(lines, context), look, ports))
+    return found if failure.unwell is None else _with_answer(found, failure.unwell, status.unit)
+
+
+def _with_answer(found: Diagnosis, answer: ReadyState, unit: str) -> Diagnosis:
+    """A server that is up and answers amiss: more time does not mend it, whatever its journal lacks."""
+    if found.kind not in ("timeout", "unknown"):
+        return found
+    summary = "the server is up, but does not serve: %s" % answer.detail
+    if answer.other_name:
+        advice = "Set served_name to a name that it serves, or find who else listens there (`ss -ltnp`)."
+        return Diagnosis("unknown", summary, found.evidence, advice)
+    if found.kind == "timeout":
+        return Diagnosis("unknown", summary, found.evidence, "Read its journal: journalctl -u %s" % unit)
+    return replace(found, summary="%s; in its journal: %s" % (summary, found.summary))
 
 
 def _with_holders(found: Diagnosis, look: Look, ports: Ports) -> Diagnosis:

@@ -26,6 +26,8 @@ _PASSING_COMPLETION_S = 30.0
 _CALL_S = 10.0
 # Once a server listens it is loaded: what is wrong with it after that does not get better by waiting.
 _UNWELL_FOR_S = 60.0
+# The names are the command line's, and never change while a server runs; a second look is for one that is just being replaced.
+_OTHER_NAME_FOR_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,16 @@ class Target:
 
 
 class NotReady(GpuFleetError):
-    """The server will not come, or has not come in time. ``status`` is the unit as it was then."""
+    """The server will not come, or has not come in time. ``status`` is the unit as it was then.
 
-    def __init__(self, msg: str, status: UnitStatus, timed_out: bool) -> None:
+    ``unwell`` is what the server answers amiss, when it is up and has not come to serve.
+    """
+
+    def __init__(self, msg: str, status: UnitStatus, timed_out: bool, unwell: Optional[ReadyState] = None) -> None:
         super().__init__(msg)
         self.status = status
         self.timed_out = timed_out
+        self.unwell = unwell
 
 
 def probe(target: Target, clock: Clock) -> ReadyState:
@@ -86,11 +92,12 @@ def wait_ready(
             unwell_since = None
         elif unwell_since is None:
             unwell_since = now
+        unwell = None if unwell_since is None else look
         if deadline.expired:
-            raise NotReady("%s did not serve within %d s: %s" % (target.unit, timeout, look.detail), status, True)
-        if unwell_since is not None and now - unwell_since >= _UNWELL_FOR_S:
+            raise NotReady("%s did not serve within %d s: %s" % (target.unit, timeout, look.detail), status, True, unwell)
+        if unwell_since is not None and now - unwell_since >= (_OTHER_NAME_FOR_S if look.other_name else _UNWELL_FOR_S):
             text = "%s listens, but has not served for %d s: %s" % (target.unit, now - unwell_since, look.detail)
-            raise NotReady(text, status, True)
+            raise NotReady(text, status, True, unwell)
         clock.sleep(min(pause, deadline.remaining))
         pause = min(_LONGEST_PAUSE_S, pause * 1.3)
 

@@ -11,6 +11,7 @@ from typing import Any, List
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess
+from ansible_collections.gpufleet.vllm.plugins.module_utils._server.ready import ReadyState
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.explain import explain
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import NotReady
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.spec import ServiceSpec
@@ -23,7 +24,7 @@ NOT_FREE = (
 )
 
 
-def told(lines: List[str], gpus: List[Gpu], exit_status: int = 1, invocations: Any = None) -> Any:
+def told(lines: List[str], gpus: List[Gpu], exit_status: int = 1, invocations: Any = None, unwell: ReadyState | None = None) -> Any:
     spec = ServiceSpec(name="kimi", model="org/kimi", served_name="kimi", gpus=tuple(each.index for each in gpus))
     look: Any = SimpleNamespace(spec=spec, gpus=tuple(gpus), view=SimpleNamespace(unit=UNIT))
 
@@ -33,6 +34,8 @@ def told(lines: List[str], gpus: List[Gpu], exit_status: int = 1, invocations: A
 
     ports: Any = SimpleNamespace(journal=SimpleNamespace(lines=journal), open_reader=lambda: FakeReader(lambda: gpus))
     seen = status(UNIT, "failed", exec_main_code="exited", exec_main_status=exit_status, invocation_id="abc", result="exit-code")
+    if unwell is not None:
+        return explain(NotReady("it failed", status(UNIT, "active", invocation_id="abc"), True, unwell), look, ports)
     return explain(NotReady("it failed", seen, False), look, ports)
 
 
@@ -75,3 +78,21 @@ def test_only_this_start_is_read() -> None:
     asked: List[Any] = []
     told(["x"], [], invocations=asked)
     assert asked == [(UNIT, "abc")]
+
+
+LOADED = "(APIServer pid=4) INFO 11-29 15:44:21 [api_server.py:1] Starting vLLM server on http://0.0.0.0:8000"
+
+
+def test_a_server_that_serves_another_name_is_not_told_to_take_more_time() -> None:
+    found = told([LOADED], [], unwell=ReadyState(False, "models", "http://x serves other, not kimi", ("other",)))
+    assert found.kind == "unknown" and "serves other, not kimi" in found.summary and found.evidence
+    assert "served_name" in found.advice and "ready_timeout" not in found.advice
+
+
+def test_a_server_whose_completions_fail_says_so_in_the_summary() -> None:
+    answer = ReadyState(False, "completion", "HTTP 500: it broke", ("kimi",))
+    silent = told([LOADED], [], unwell=answer)
+    assert silent.kind == "unknown" and "HTTP 500: it broke" in silent.summary and "ready_timeout" not in silent.advice
+    spoken = told([LOADED, "KeyError: 'x'"], [], unwell=answer)
+    assert "HTTP 500: it broke" in spoken.summary and "KeyError: 'x'" in spoken.summary
+    assert told([NOT_FREE], [gpu(3, 96801)], unwell=answer).kind == "memory_not_free", "the journal knows better"
