@@ -464,12 +464,15 @@ timings:
   sample: {"preflight": 0.1, "warm": 6.5, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}
 """
 
+from typing import Any, Dict
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.request import Request
 
 ARGUMENT_SPEC = {
     "name": {"type": "str", "required": True},
@@ -522,11 +525,7 @@ def main() -> None:
         module.fail_json(msg="`deployment` is for the action plugin of this module, which was not used. Give the options themselves.")
     params = {name: value for name, value in module.params.items() if name in ARGUMENT_SPEC and name not in _NOT_ASKED}
     try:
-        request = to_request(params)
-    except GpuFleetError as exc:
-        module.fail_json(msg="%s Nothing was touched." % exc.msg, actions=[], rolled_back=False, **exc.result)
-    try:
-        result = change(params, request, Ports(), module.check_mode, module.params["wait"])
+        result = change(params, _asked(params), Ports(), module.check_mode, module.params["wait"])
     except GpuFleetError as exc:
         result = dict(exc.result, msg=exc.msg, failed=True)
     for warning in result.pop("warnings", []):
@@ -537,6 +536,13 @@ def main() -> None:
         # These two are there in any case: whoever reads a failure can tell it from one that never came from here.
         module.fail_json(**{"actions": [], "rolled_back": False, **result})
     module.exit_json(**result)
+
+
+def _asked(params: Dict[str, Any]) -> Request:
+    try:
+        return to_request(params)
+    except GpuFleetError as exc:
+        raise GpuFleetError("%s Nothing was touched." % exc.msg, **exc.result) from exc
 
 
 if __name__ == "__main__":
