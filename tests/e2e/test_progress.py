@@ -63,7 +63,8 @@ def test_the_terminal_tells_of_each_host_and_nothing_where_output_is_for_machine
         assert any(re.search(r"GPUs \d+(\.\d)? of \d+ GiB", line) for line in said), said
     single = swap(NEW, "-e", "target=gpu01").expect()
     said = lines(single.out, "gpu01")
-    assert any("stopping what serves" in line for line in said) and any("loading kimi" in line for line in said), single.out
+    # A stop that is over within half a second is not worth a line.
+    assert len(said) >= 2 and any("loading kimi" in line for line in said), single.out
     assert any("shards" in line for line in said), said
     # A callback of the very name that machines read.
     (tmp_path / "json.py").write_text(textwrap.dedent('''

@@ -114,11 +114,17 @@ def test_a_selection_in_every_spelling_is_one_gpu(reading: Reading) -> None:
         assert [gpu["index"] for gpu in facts["gpus"]] == [2]
 
 
-@pytest.mark.parametrize("word", ["9", "-1", "", "²", "٣٣", "9" * 5000, "GPU-", "MIG-nothing", "0000:99:00.0", "all0", "0 1"])
+@pytest.mark.parametrize("word", ["9", "-1", "", "²", "٣٣", "9" * 5000, "MIG-nothing", "0000:99:00.0", "all0", "0 1"])
 def test_a_selection_of_nothing_names_what_there_is(reading: Reading, word: str) -> None:
     for backend in BACKENDS:
         answer = reading.one(backend, gpus=[word])
         assert isinstance(answer, str) and "is not on this host" in answer and "This host has: 0 (GPU-" in answer
+
+
+def test_a_beginning_that_fits_several_is_said_to_mean_several(reading: Reading) -> None:
+    for backend in BACKENDS:
+        answer = reading.one(backend, gpus=["GPU-"])
+        assert isinstance(answer, str) and "means several GPUs" in answer and "This host has: 0 (GPU-" in answer
 
 
 def test_a_clients_memory_under_mps_is_not_counted_twice(reading: Reading) -> None:
