@@ -163,7 +163,7 @@ def test_a_host_is_checked_and_another_machine_planned_for(serving: Host) -> Non
     assert [each["id"] for each in elsewhere["checks"] if each["status"] == "fail"] == ["quant_block_experts"]
     assert {each["status"] for each in elsewhere["checks"] if each["id"] in ("executable", "port", "disk")} == {"skip"}
     # The facts say what is free there, and the model that serves holds most of it.
-    assert [each["status"] for each in elsewhere["checks"] if each["id"] == "memory"] == ["warn"]
+    assert {each["status"] for each in elsewhere["checks"] if each["id"] == "memory"} == {"warn"}
     larger = module(serving, "vllm_preflight", gpu_facts={"count": 8, "gpu_mib": 143771, "name": "NVIDIA H200"},
                     model="/models/Kimi-K2.5-INT4", args={"tensor_parallel_size": 8, "max_model_len": 131072})
     assert larger["ok"] and larger["verdict"] == "fits", larger["shown"]
