@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from chaos.catalogue import entries_with
 from chaos.controller import Controller
 from chaos.sight import complete
 from chaos.stream import TOKENS_PER_S, Stream
@@ -24,7 +24,7 @@ def drained(host: Host, balanced: bool, say: list[str], words: Sequence[str] = (
     old, new = MODELS
     host.reset()
     host.vllm.behave("*", throttle={"tokens_per_s": TOKENS_PER_S})
-    options = ["-e", json.dumps({"vllm_service_drain_timeout": DRAIN_S}), *words]
+    options = [*entries_with(drain_timeout=DRAIN_S), *words]
     first = Controller(old, [host.name], *options).end()
     if first.rc:
         return [f"the old model could not be deployed: {first.out}"]

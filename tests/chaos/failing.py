@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from chaos.catalogue import entries_with
 from chaos.controller import Controller, Ended
 from chaos.sight import complete, files, last, look, wait_for_rest
 from chaos.subject import MODELS, REST_S, Outcome, Subject
@@ -22,7 +22,7 @@ _SLACK_S = 5.0
 
 @dataclass(frozen=True)
 class Failing:
-    """How the new model fails: the stand-in's behaviours, the kind that the diagnosis has to find, options of the swap.
+    """How the new model fails: the stand-in's behaviours, the kind that the diagnosis has to find, keys of its catalogue entry.
 
     ``once``: only the first start fails, and the same command again succeeds. ``hangs``: nothing but the end of
     the patience ends it, so the swap is given little: twice what an undisturbed one takes here.
@@ -31,7 +31,7 @@ class Failing:
     name: str
     behaviours: Mapping[str, Any]
     diagnosis: str | None = None
-    words: tuple[str, ...] = ()
+    keys: Mapping[str, Any] = field(default_factory=dict)
     once: bool = False
     hangs: bool = False
 
@@ -60,7 +60,7 @@ FAILING = (
     Failing("crash as soon as it listens", {"dies_after": 0.0, "watchdog_seconds": 0.0}),
     Failing("hangs while it loads", {"never_ready": True}, "timeout", hangs=True),
     Failing("hangs, deaf to SIGTERM", {"never_ready": True, "ignore_sigterm": True, "workers_ignore_sigterm": True}, "timeout",
-            ("-e", "{vllm_service_stop_timeout: 3}"), hangs=True),
+            {"stop_timeout": 3}, hangs=True),
     Failing("health is 500", {"health": 500}, None, hangs=True),
     Failing("health hangs", {"health": "hang"}, None, hangs=True),
     Failing("completions fail", {"completions": "error"}, None, hangs=True),
@@ -106,8 +106,8 @@ class Fails:
         return outcome
 
     def _words(self, failing: Failing) -> tuple[str, ...]:
-        patience = ("-e", json.dumps({"vllm_service_ready_timeout": math.ceil(2 * self.subject.job_s + _SLACK_S)}))
-        return (*failing.words, *(patience if failing.hangs else ()))
+        patience = {"ready_timeout": math.ceil(2 * self.subject.job_s + _SLACK_S)} if failing.hangs else {}
+        return entries_with(self.subject.new, **failing.keys, **patience)
 
     def _once(self, failing: Failing, outcome: Outcome, before: dict[str, str]) -> Mapping[str, Any]:
         subject, host = self.subject, self.subject.host

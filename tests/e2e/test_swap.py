@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos.catalogue import entries_with
 from e2e.playbook import ROOT, Ran, playbook
 
 from lab import Host, Lab
@@ -121,7 +122,7 @@ def _free_before_the_start(host: Host) -> None:
 def test_an_old_server_that_ignores_sigterm_is_ended_and_replaced(serving: dict[str, Host]) -> None:
     for host in serving.values():
         host.vllm.behave(OLD, ignore_sigterm=True, workers_ignore_sigterm=True)
-    done = swap(NEW, "-e", "batch=3", "-e", "{vllm_service_stop_timeout: 3}").expect()
+    done = swap(NEW, "-e", "batch=3", *entries_with(NEW, stop_timeout=3)).expect()
     for host in serving.values():
         assert unit(host, OLD_UNIT)["ActiveState"] in ("inactive", "failed"), done.out
         complete(host, NEW)

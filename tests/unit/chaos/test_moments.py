@@ -5,9 +5,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from chaos.catalogue import entries_with
+from chaos.failing import FAILING, Failing
 from chaos.moments import PHASES, tries
 from chaos.stream import TOKENS, is_whole
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import resolve
 
 
 def test_a_seed_names_the_same_moments_again_and_another_seed_others() -> None:
@@ -17,7 +23,7 @@ def test_a_seed_names_the_same_moments_again_and_another_seed_others() -> None:
 
 
 @pytest.mark.parametrize("count", [10, 20, 40])
-def test_moments_are_spread_over_theis_whole_swap_and_over_every_edge(count: int) -> None:
+def test_moments_are_spread_over_the_whole_swap_and_over_every_edge(count: int) -> None:
     moments = [one.moment for one in tries("controller", count, 1)]
     parts = sorted(moment.part for moment in moments if not moment.phase)
     assert len(parts) == count - count * 2 // 5
@@ -33,7 +39,7 @@ def _stream(reason: str, done: bool = True) -> str:
     return 'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\ndata: %s\n\n%s' % (last, end)
 
 
-def test_an_answer_that_was_cut_short_is_notis_whole() -> None:
+def test_an_answer_that_was_cut_short_is_not_whole() -> None:
     assert is_whole(_stream("length"), True) and is_whole(_stream("stop"), True)
     assert not is_whole(_stream("abort"), True)
     assert not is_whole(_stream("length", done=False), True)
@@ -42,3 +48,14 @@ def test_an_answer_that_was_cut_short_is_notis_whole() -> None:
     assert is_whole(answer % ("length", TOKENS), False)
     assert not is_whole(answer % ("abort", TOKENS - 3), False)
     assert not is_whole(answer % ("length", TOKENS - 3), False)
+
+
+@pytest.mark.parametrize("failing", FAILING, ids=lambda failing: str(failing.name))
+def test_what_a_failing_model_says_of_itself_is_what_a_swap_reads(failing: Failing) -> None:
+    model = "kimi-k2.5-int4"
+    keys = {**failing.keys, "ready_timeout": 30}
+    catalogue = json.loads(entries_with(model, **keys)[1])["vllm_models"]
+    deployed, other = resolve(catalogue, model), resolve(catalogue, "minimax-m2.5")
+    assert {key: deployed[key] for key in keys} == keys
+    assert not set(keys) & set(other)
+    assert "ready_timeout" in resolve(json.loads(entries_with(ready_timeout=30)[1])["vllm_models"], "minimax-m2.5")
