@@ -155,7 +155,9 @@ class Rollback:
             self._ports.systemd, unit, self._request.stop_timeout, self._ports.clock, self._ports.paths.proc
         )
         if not stopped.ok:
-            raise GpuFleetError("its processes do not die, not even of SIGKILL")
+            from .unstopped import why_unstopped  # seldom needed
+
+            raise GpuFleetError(why_unstopped(stopped, self._ports.paths.proc))
 
     def _free(self) -> None:
         if self._reader is None or not self._scene.gpus:

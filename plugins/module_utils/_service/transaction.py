@@ -194,9 +194,10 @@ class Transaction:
         result = stop_units(refs, patience, self._ports.clock, self._ports.paths.proc)
         for stopped in result:
             if not stopped.ok:
+                from .unstopped import why_unstopped  # seldom needed
+
                 raise GpuFleetError(
-                    "%s could not be stopped: its processes do not die, not even of SIGKILL. Look at `systemctl status %s`; "
-                    "processes in state D wait for the driver, and only a reboot ends them." % (stopped.unit, stopped.unit)
+                    "%s could not be stopped: %s." % (stopped.unit, why_unstopped(stopped, self._ports.paths.proc))
                 )
         return result
 
