@@ -11,6 +11,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
+from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.strays import strays
 
 
 class ActionModule(ActionBase):
@@ -30,7 +31,9 @@ class ActionModule(ActionBase):
             }
         )[1]
         hostvars = (task_vars or {}).get("hostvars", {})
-        problems, deployments = look_up(args["model"], args["hosts"], args["target"], hostvars)
+        problems, deployments, warnings = look_up(args["model"], args["hosts"], args["target"], hostvars)
+        if warnings:
+            result["warnings"] = warnings
         if problems:
             result.update(failed=True, changed=False, msg=message(problems))
         else:
@@ -40,33 +43,39 @@ class ActionModule(ActionBase):
 
 def look_up(
     model: str, hosts: List[str], target: Optional[str], hostvars: Mapping[str, Any]
-) -> Tuple[List[str], Dict[str, Dict[str, Any]]]:
-    """The problems, one line each with the hosts they concern, and the deployment of each host without its secrets."""
+) -> Tuple[List[str], Dict[str, Dict[str, Any]], List[str]]:
+    """The problems, one line each with the hosts they concern; the deployment of each host without its secrets; what to know of."""
     if not hosts:
         pattern = "the target %r" % target if target else "the target"
         return [
             "No host matches %s. Look at `ansible-inventory --graph`, then set `target` to one of its groups or hosts"
             " (or widen --limit)." % pattern
-        ], {}
+        ], {}, []
     by_problem: Dict[str, List[str]] = {}
+    warnings: Dict[str, None] = {}
     deployments: Dict[str, Dict[str, Any]] = {}
     for host in hosts:
-        problems, parameters = _examine_host(model, host, hostvars)
+        problems, parameters, told = _examine_host(model, host, hostvars)
+        warnings.update(dict.fromkeys(text[0].upper() + text[1:] for text in told))
         for problem in problems:
             by_problem.setdefault(problem, []).append(host)
         if not problems:
             deployments[host] = _without_secrets(parameters)
     # Hosts usually share one catalogue: the same problem is said once, with the hosts that have it.
-    return [_with_hosts(problem, where, len(hosts)) for problem, where in by_problem.items()], deployments
+    return [_with_hosts(problem, where, len(hosts)) for problem, where in by_problem.items()], deployments, list(warnings)
 
 
-def _examine_host(model: str, host: str, hostvars: Mapping[str, Any]) -> Tuple[List[str], Dict[str, Any]]:
+def _examine_host(model: str, host: str, hostvars: Mapping[str, Any]) -> Tuple[List[str], Dict[str, Any], List[str]]:
     try:
-        return examine(hostvars[host].get("vllm_models"), model)
+        variables = hostvars[host]
     except KeyError:
-        return ["is not in the inventory."], {}
+        return ["is not in the inventory."], {}, []
+    wrong, told = strays(variables)
+    try:
+        problems, parameters = examine(variables.get("vllm_models"), model)
     except AnsibleError as exc:
-        return ["`vllm_models` cannot be read: %s" % exc.message], {}
+        return [*wrong, "`vllm_models` cannot be read: %s" % exc.message], {}, told
+    return [*wrong, *problems], parameters, told
 
 
 def _without_secrets(parameters: Dict[str, Any]) -> Dict[str, Any]:

@@ -5,16 +5,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Sequence
 
 from ansible.errors import AnsibleFilterError
+from ansible.utils.display import Display
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import resolve
+from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.strays import strays
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 
 
-def deployment(models: Any, model: Any = None) -> Dict[str, Any]:
+def deployment(models: Any, model: Any = None, variables: Sequence[str] = ()) -> Dict[str, Any]:
     """The parameters of vllm_service for one model of the catalogue."""
+    wrong, told = strays(variables)
+    for text in told:
+        Display().warning(text[0].upper() + text[1:])  # once for each text
+    if wrong:
+        raise AnsibleFilterError(" ".join(text[0].upper() + text[1:] for text in wrong))
     try:
         return resolve(models, model)
     except GpuFleetError as exc:

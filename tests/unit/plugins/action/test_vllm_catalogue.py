@@ -83,3 +83,20 @@ def test_a_host_that_is_not_in_the_inventory_is_a_problem(run_action: RunAction)
 def test_an_unknown_parameter_is_refused(run_action: RunAction) -> None:
     with pytest.raises(AnsibleError, match="modle"):
         check(run_action, {"a": {"vllm_models": GOOD}}, modle="m")
+
+
+def test_variables_that_a_swap_would_pass_over_are_told_once(run_action: RunAction) -> None:
+    host = {"vllm_models": GOOD, "vllm_service_drain_timeout": 60}
+    result = check(run_action, {"a": host, "b": host})
+    assert not result.get("failed")
+    assert result["warnings"] == [
+        "`vllm_service_drain_timeout` is a variable of the role vllm_service and not read by a swap: put `drain_timeout` in the "
+        "model's entry of the catalogue."
+    ]
+    assert "warnings" not in check(run_action, {"a": {"vllm_models": GOOD}})
+
+
+def test_a_variable_that_no_swap_has_is_a_problem(run_action: RunAction) -> None:
+    result = check(run_action, {"a": {"vllm_models": GOOD, "vllm_swap_replaces": "none"}, "b": {"vllm_models": GOOD}})
+    assert result["failed"]
+    assert result["msg"] == "Nothing was touched. a: no swap has a variable `vllm_swap_replaces` (did you mean 'vllm_swap_replace'?)."

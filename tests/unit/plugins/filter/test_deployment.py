@@ -31,3 +31,12 @@ def test_a_problem_is_ansibles_kind_of_error_with_our_text() -> None:
 def test_without_a_model_it_says_so() -> None:
     with pytest.raises(AnsibleFilterError, match="No model was given"):
         deployment(MODELS)
+
+
+def test_variables_that_a_swap_would_pass_over_are_refused_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("ansible.utils.display.Display.warning", lambda _self, text, *_more, **_words: said.append(text))
+    assert deployment(MODELS, "m", ["vllm_swap_model", "vllm_service_stop_timeout"])["name"] == "m"
+    assert len(said) == 1 and said[0].startswith("`vllm_service_stop_timeout` is a variable of the role vllm_service")
+    with pytest.raises(AnsibleFilterError, match="No swap has a variable `vllm_swap_batch`"):
+        deployment(MODELS, "m", ["vllm_swap_batch"])
