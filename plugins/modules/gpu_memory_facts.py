@@ -346,7 +346,7 @@ ansible_facts:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import open_reader
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.child import start_child, takes_nvml
 
 
 def main() -> None:
@@ -360,10 +360,17 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    backend, timeout = module.params["backend"], module.params["timeout"]
+    # Started before the rest is loaded: on an idle host both take about as long, and there is little else to do.
+    child = start_child() if takes_nvml(backend) else None
+    from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import open_reader
+
     try:
-        with open_reader(module.params["backend"], module.params["timeout"]) as reader:
+        with open_reader(backend, timeout, child=child) as reader:
             snapshot = reader.snapshot(module.params["gpus"], module.params["processes"])
     except GpuFleetError as exc:
+        if child is not None:
+            child.close()
         module.fail_json(msg=exc.msg, **exc.result)
     module.exit_json(changed=False, ansible_facts={"gpu_memory": snapshot.to_dict()})
 

@@ -139,6 +139,8 @@ def _gpu(each: raw.RawGpu, host: Optional[MemInfo], processes: Tuple[GpuProcess,
         processes=processes,
         minor=each.minor,
         parts_unknown=each.mig_code != raw.SUCCESS,
+        unanswered=raw.HUNG in (each.code, each.memory_code, each.mig_code, each.processes_code),
+        processes_reliable=_reliable(each),
     )
 
 

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple, cast
 
 from . import host, raw
-from .worker import Beat, Handler, Worker, WorkerGone
+from .child import start_child, takes_nvml
+from .worker import Worker, WorkerGone
 
 if TYPE_CHECKING:
     from .._core.runner import Runner
@@ -37,20 +37,21 @@ class Driver:
     Owns the child process in which whatever may never return is done: the calls of NVML, and looks into other processes.
     """
 
-    def __init__(self, backend: str, timeout: float, runner: Optional[Runner], proc_root: str, dev_root: str) -> None:
+    def __init__(
+        self, backend: str, timeout: float, runner: Optional[Runner], proc_root: str, dev_root: str, child: Optional[Worker] = None
+    ) -> None:
         self._timeout = timeout
         self._runner = runner
         self._proc = proc_root
         self._dev = dev_root
-        self._worker: Optional[Worker] = None
+        self._worker = child
         # Children that did not even end when they were killed: pid -> when they started.
         self._lost: Dict[int, Optional[int]] = {}
         self._smi: Optional[SmiCollector] = None
         self._notes: Tuple[str, ...] = ()
-        self._use_nvml = backend != "nvidia_smi"
+        self._use_nvml = takes_nvml(backend)
         self._may_fall_back = backend == "auto"
-        if backend == "auto" and importlib.util.find_spec("pynvml") is None:
-            self._use_nvml = False
+        if self._may_fall_back and not self._use_nvml:
             self._notes = ("read through nvidia-smi: the Python package nvidia-ml-py (pynvml) is not installed",)
 
     @property
@@ -153,8 +154,7 @@ class Driver:
 
     def _ask(self, request: object, timeout: float, meanwhile: Optional[Callable[[], None]] = None) -> object:
         if self._worker is None:
-            proc, dev = self._proc, self._dev
-            self._worker = Worker(lambda beat: _handler(beat, proc, dev))
+            self._worker = start_child(self._proc, self._dev, self._use_nvml)
         try:
             answer: object = self._worker.ask(request, timeout, meanwhile)
         except WorkerGone:
@@ -166,27 +166,6 @@ class Driver:
             self._worker = None
             raise
         return answer
-
-
-def _handler(beat: Beat, proc: str, dev: str) -> Handler:
-    """What the child does. Its imports are its own: the parent needs neither to know what the child learnt."""
-    collector = None
-
-    def handle(request: Tuple[object, ...]) -> object:
-        nonlocal collector
-        if request[0] == "inspect":
-            from .._process.inspect import inspect
-
-            _kind, pids, holders, untitled = request
-            return inspect(pids, holders, proc, dev, untitled, beat)  # type: ignore[arg-type]  # the parent's request, see look()
-        from .nvml import NvmlCollector, Skips
-
-        if collector is None:
-            collector = NvmlCollector(lambda call, index: beat(call if index is None else "%s on GPU %d" % (call, index)))
-        _kind, only, processes, depth, skips = request
-        return collector.read(only, processes, depth, Skips(skips))  # type: ignore[arg-type]  # the parent's request, see _read_nvml()
-
-    return handle
 
 
 def _lose(skips: List[_Skip], gone: WorkerGone) -> bool:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 _PCI = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-9a-f])$", re.IGNORECASE)
 _SHORT_PCI = re.compile(r"(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-9a-f])$", re.IGNORECASE)
 _VERSION = re.compile(r"(?:Kernel Module|NVRM version:.*?)\s+(\d+\.\d+(?:\.\d+)?)\b")
 
 
-@dataclass(frozen=True)
-class MemInfo:
+class MemInfo(NamedTuple):
     """The host's memory in MiB. ``free`` is what nobody uses, ``available`` counts reclaimable caches in."""
 
     total_mib: int

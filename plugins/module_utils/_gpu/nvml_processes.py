@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 from . import raw
@@ -26,15 +25,15 @@ _NO_SUCH_LIST = (raw.NOT_SUPPORTED, raw.FUNCTION_NOT_FOUND)
 _NO_INSTANCE = 2**32 - 1
 
 
-@dataclass
 class ProcessLists:
     """The lists of one GPU, merged. ``code`` is the error when one of them could not be read, ``compute`` whether the one of
     computing processes could."""
 
-    processes: List[raw.RawProcess]
-    code: int = raw.SUCCESS
-    bad: int = 0
-    compute: bool = True
+    def __init__(self) -> None:
+        self.processes: List[raw.RawProcess] = []
+        self.code = raw.SUCCESS
+        self.bad = 0
+        self.compute = True
 
 
 def read_lists(nvml: Nvml, handle: ctypes.c_void_p, total: Optional[int]) -> ProcessLists:
@@ -44,7 +43,7 @@ def read_lists(nvml: Nvml, handle: ctypes.c_void_p, total: Optional[int]) -> Pro
     not give makes the whole incomplete. Entries that can't be
     true are counted in ``bad`` and left out.
     """
-    found = ProcessLists([])
+    found = ProcessLists()
     for kind, letter in LISTS:
         try:
             entries = _read_list(nvml, kind, handle)

@@ -8,8 +8,7 @@ Memory is in bytes here, as NVML gives it. Whatever could not be read is None, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 # NVML's return codes that mean something of their own here.
 SUCCESS = 0
@@ -96,42 +95,87 @@ class RawProcess(NamedTuple):
     compute_instance_id: Optional[int] = None
 
 
-@dataclass
-class RawMig:
+class _Plain:
+    """What a dataclass would give these classes. One of their size writes and compiles its methods anew in every process, which costs
+    a short look at an idle host more than anything that is done with them."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __repr__(self) -> str:
+        return "%s(%s)" % (type(self).__name__, ", ".join("%s=%r" % each for each in vars(self).items()))
+
+
+class RawMig(_Plain):
     """One MIG device."""
 
-    index: int
-    uuid: Optional[str] = None
-    name: Optional[str] = None
-    gpu_instance_id: Optional[int] = None
-    compute_instance_id: Optional[int] = None
-    code: int = SUCCESS
-    memory: Optional[RawMemory] = None
+    def __init__(
+        self,
+        index: int,
+        uuid: Optional[str] = None,
+        name: Optional[str] = None,
+        gpu_instance_id: Optional[int] = None,
+        compute_instance_id: Optional[int] = None,
+        code: int = SUCCESS,
+        memory: Optional[RawMemory] = None,
+    ) -> None:
+        self.index = index
+        self.uuid = uuid
+        self.name = name
+        self.gpu_instance_id = gpu_instance_id
+        self.compute_instance_id = compute_instance_id
+        self.code = code
+        self.memory = memory
 
 
-@dataclass
-class RawGpu:
-    """One GPU. ``code`` is the first error that stands for the whole GPU; ``memory_code`` that of its memory alone."""
+class RawGpu(_Plain):
+    """One GPU. ``code`` is the first error that stands for the whole GPU; ``memory_code`` that of its memory alone.
 
-    index: int
-    uuid: Optional[str] = None
-    pci_bus_id: Optional[str] = None
-    name: Optional[str] = None
-    minor: Optional[int] = None
-    code: int = SUCCESS
-    detail: Optional[str] = None
-    memory: Optional[RawMemory] = None
-    memory_code: int = SUCCESS
-    utilization_percent: Optional[int] = None
-    compute_mode: Optional[str] = None
-    recovery_action: Optional[str] = None
-    mig_enabled: bool = False
-    # Why it is not known whether it is divided, or (where it is) into what.
-    mig_code: int = SUCCESS
-    mig_devices: List[RawMig] = field(default_factory=list)
-    processes: Optional[List[RawProcess]] = None
-    processes_code: int = SUCCESS
-    bad_processes: int = 0
+    ``mig_code`` is why it is not known whether it is divided, or (where it is) into what. ``processes`` None: its lists could not be
+    read. ``unread`` says of other values that are None why they are: what it is called -> the code.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        uuid: Optional[str] = None,
+        pci_bus_id: Optional[str] = None,
+        name: Optional[str] = None,
+        minor: Optional[int] = None,
+        code: int = SUCCESS,
+        detail: Optional[str] = None,
+        memory: Optional[RawMemory] = None,
+        memory_code: int = SUCCESS,
+        utilization_percent: Optional[int] = None,
+        compute_mode: Optional[str] = None,
+        recovery_action: Optional[str] = None,
+        mig_enabled: bool = False,
+        mig_code: int = SUCCESS,
+        mig_devices: Sequence[RawMig] = (),
+        processes: Optional[List[RawProcess]] = None,
+        processes_code: int = SUCCESS,
+        bad_processes: int = 0,
+        unread: Optional[Dict[str, int]] = None,
+    ) -> None:
+        self.index = index
+        self.uuid = uuid
+        self.pci_bus_id = pci_bus_id
+        self.name = name
+        self.minor = minor
+        self.code = code
+        self.detail = detail
+        self.memory = memory
+        self.memory_code = memory_code
+        self.utilization_percent = utilization_percent
+        self.compute_mode = compute_mode
+        self.recovery_action = recovery_action
+        self.mig_enabled = mig_enabled
+        self.mig_code = mig_code
+        self.mig_devices = list(mig_devices)
+        self.processes = processes
+        self.processes_code = processes_code
+        self.bad_processes = bad_processes
+        self.unread: Dict[str, int] = dict(unread or {})
 
 
 class Failure(NamedTuple):
@@ -142,14 +186,25 @@ class Failure(NamedTuple):
     absent: bool = False
 
 
-@dataclass
-class RawReading:
-    """Everything one backend read in one go."""
+class RawReading(_Plain):
+    """Everything one backend read in one go. ``unread`` as for a GPU."""
 
-    backend: Optional[str] = None
-    failure: Optional[Failure] = None
-    driver_version: Optional[str] = None
-    cuda_version: Optional[str] = None
-    count: Optional[int] = None
-    gpus: List[RawGpu] = field(default_factory=list)
-    notes: Tuple[str, ...] = ()
+    def __init__(
+        self,
+        backend: Optional[str] = None,
+        failure: Optional[Failure] = None,
+        driver_version: Optional[str] = None,
+        cuda_version: Optional[str] = None,
+        count: Optional[int] = None,
+        gpus: Sequence[RawGpu] = (),
+        notes: Tuple[str, ...] = (),
+        unread: Optional[Dict[str, int]] = None,
+    ) -> None:
+        self.backend = backend
+        self.failure = failure
+        self.driver_version = driver_version
+        self.cuda_version = cuda_version
+        self.count = count
+        self.gpus = list(gpus)
+        self.notes = notes
+        self.unread: Dict[str, int] = dict(unread or {})

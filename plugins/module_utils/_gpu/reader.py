@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .._core.runner import Runner
     from .assemble import OnGpu
     from .types import Gpu, Snapshot
+    from .worker import Worker
 
 BACKENDS = ("auto", "nvml", "nvidia_smi")
 # No call of a driver is worth more than a day, and the system's own timers end not far beyond.
@@ -61,19 +62,21 @@ def open_reader(
     run_root: str = "/run",
     protect: Sequence[str] = (),
     quick: bool = False,
+    child: Optional[Worker] = None,
 ) -> GpuReader:
     """A reader of this host. ``timeout`` is the limit of every single driver call, in seconds, at most a day.
 
     ``auto`` takes NVML where the ``pynvml`` package is installed, else nvidia-smi; ``nvml`` needs the driver's library only.
     ``unit_state`` answers a unit's ActiveState; by default systemctl is asked, and only when a vLLM process was seen.
     ``protect`` are additional patterns of what must never be signalled. ``quick`` leaves out of readings without processes what
-    says nothing about memory (CUDA version, utilisation, compute mode).
+    says nothing about memory (CUDA version, utilisation, compute mode). ``child`` is one that was started before (see child.py); the
+    reader closes it.
     """
     if backend not in BACKENDS:
         raise GpuFleetError("Unknown backend '%s': use one of %s." % (backend, ", ".join(BACKENDS)))
     if not 0 < timeout <= LONGEST_CALL_S:
         raise GpuFleetError("timeout must be over 0 and at most %d seconds, not %s." % (LONGEST_CALL_S, timeout))
-    driver = Driver(backend, timeout, runner, proc_root, dev_root)
+    driver = Driver(backend, timeout, runner, proc_root, dev_root, child)
     places = _Places(proc_root, sys_root, dev_root, run_root)
     return _HostReader(driver, unit_state or _systemctl(runner), places, protect, quick)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from .._core.runner import Completed, Runner
@@ -214,7 +213,7 @@ def find_smi() -> Optional[str]:
 def _named(device: raw.RawMig, named: Sequence[raw.RawMig]) -> raw.RawMig:
     for other in named:
         if other.index == device.index:
-            return replace(device, uuid=other.uuid, name=other.name)
+            device.uuid, device.name = other.uuid, other.name
     return device
 
 

@@ -101,7 +101,8 @@ class Gpu:
     ``memory_type`` is ``discrete``, ``unified`` (memory shared with the host: GB10, Grace) or ``mig`` (the memory belongs to
     the instances in ``mig_devices``). ``used_mib`` leaves out ``reserved_mib`` where the driver tells them apart.
     ``minor`` is the N of /dev/nvidiaN where known; it need not equal ``index``. ``parts_unknown`` means that MIG devices may be
-    missing in ``mig_devices``. Both are not exported.
+    missing in ``mig_devices``, ``unanswered`` that a call about this GPU hung. ``processes_reliable`` is the snapshot's for this GPU
+    alone. None of these is exported.
     """
 
     index: int
@@ -122,6 +123,8 @@ class Gpu:
     processes: Tuple[GpuProcess, ...] = ()
     minor: Optional[int] = None
     parts_unknown: bool = False
+    unanswered: bool = False
+    processes_reliable: bool = True
 
     @property
     def divided(self) -> bool:

@@ -14,12 +14,27 @@ from ansible.module_utils.testing import patch_module_args
 from facts_contract import CONTRACT, CONTRACT_GPU, CONTRACT_PROCESS, REASONS, held_facts
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import reader as gpu_reader
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import GpuReader
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, MigDevice, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.modules import gpu_memory_facts
 
 PROCESS = GpuProcess(4711, "C", 90051, "VLLM::Worker_TP", "VLLM::Worker_TP0", "vllm", 1.5, "vllm-a.service", start_ticks=7, uid=5)
 SNAPSHOT = Snapshot(True, backend="nvml", count=1, gpus=(Gpu(0, "GPU-0", None, "A", processes=(PROCESS,)),))
+
+
+class Child:
+    """Stands in for the process that reads."""
+
+    started: List[Child] = []
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.started.append(self)
+
+    def close(self) -> None:
+        """It has been ended."""
+        self.closed = True
 
 
 class Fake(GpuReader):
@@ -31,8 +46,9 @@ class Fake(GpuReader):
         self.asked: List[Any] = []
         self.closed = False
 
-    def open(self, *arguments: Any) -> Fake:
+    def open(self, *arguments: Any, child: Optional[Child]) -> Fake:
         """Stands in for open_reader()."""
+        self.child = child
         self.opened.append(arguments)
         return self
 
@@ -50,7 +66,8 @@ class Fake(GpuReader):
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answer: Any, **arguments: Any) -> "tuple[Dict[str, Any], Fake]":
     """Run the module; its result, and the reader that it used."""
     reader = Fake(answer)
-    monkeypatch.setattr(gpu_memory_facts, "open_reader", reader.open)
+    monkeypatch.setattr(gpu_reader, "open_reader", reader.open)
+    monkeypatch.setattr(gpu_memory_facts, "start_child", Child)
     with patch_module_args(arguments), pytest.raises(SystemExit):
         gpu_memory_facts.main()
     result: Dict[str, Any] = json.loads(capfd.readouterr().out)
@@ -83,6 +100,16 @@ def test_a_gpu_that_is_not_there_is_a_failure(monkeypatch: pytest.MonkeyPatch, c
     result, reader = run(monkeypatch, capfd, GpuFleetError("GPU '9' is not on this host."), gpus=["9"])
     assert result["failed"] and result["msg"] == "GPU '9' is not on this host." and "ansible_facts" not in result
     assert reader.closed
+
+
+def test_the_child_is_started_where_it_is_needed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Before the reader that takes it over, and ended also when there is no reader in the end."""
+    _result, reader = run(monkeypatch, capfd, SNAPSHOT, backend="nvml")
+    assert reader.child is Child.started[-1]
+    _result, reader = run(monkeypatch, capfd, SNAPSHOT, backend="nvidia_smi")
+    assert reader.child is None
+    run(monkeypatch, capfd, GpuFleetError("no such time-out"), backend="nvml")
+    assert Child.started[-1].closed
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "1e9", "inf", "nan"])

@@ -15,6 +15,7 @@ from typing import Any, Iterator, List
 
 import pytest
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import child as child_module
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import driver
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.raw import RawReading
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import Beat, Handler, Worker, WorkerGone
@@ -171,7 +172,7 @@ def test_who_is_slow_but_well_is_not_given_up_after_another_hung(monkeypatch: py
                 raise WorkerGone("nvmlDeviceGetMemoryInfo_v2 on GPU 2", True, "it hung", slowest=9.0)
             return RawReading("nvml", count=1)
 
-    monkeypatch.setattr(driver, "Worker", Slow)
+    monkeypatch.setattr(child_module, "Worker", Slow)
     reading = driver.Driver("nvml", 60.0, None, "/proc", "/dev").read(None, False, 1)
     assert reading.failure is None and patience[0] == 60.0 and 2 * 9.0 < patience[1] <= 60.0
 
@@ -199,7 +200,7 @@ def test_a_child_that_could_not_be_ended_is_still_ours(monkeypatch: pytest.Monke
         def ask(self, _request: object, timeout: float, _meanwhile: object = None) -> RawReading:
             raise WorkerGone("nvmlInit_v2", True, "it hung")
 
-    monkeypatch.setattr(driver, "Worker", Stuck)
+    monkeypatch.setattr(child_module, "Worker", Stuck)
     reader = driver.Driver("nvml", 60.0, None, "/proc", "/dev")
     try:
         reader.read(None, False, 1)
