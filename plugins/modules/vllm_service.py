@@ -26,7 +26,8 @@ attributes:
   check_mode:
     support: full
     details:
-      - Reads the host, makes the same plan as a real run and returns it in RV(ignore:actions). A running server is asked for one token.
+      - Reads the host, makes the same plan as a real run and returns it in RV(ignore:actions). A running server is asked for one token,
+        which takes at most 12 seconds where it does not answer.
   diff_mode:
     support: full
     details:
@@ -54,7 +55,8 @@ options:
   state:
     description:
       - V(started) declares the files, starts the service unless it runs as declared, and waits until it serves. A running process that
-        is older than its files, or that no longer serves, is started anew.
+        is older than its files, or that is proven not to serve, is started anew. One that only gives no answer may be busy. It is
+        warned about and left as it is.
       - V(restarted) is V(started) with a restart in any case.
       - V(present) declares the files and touches no process.
       - V(stopped) stops the service and leaves its files.
@@ -127,6 +129,7 @@ options:
   user:
     description:
       - System user of the service. It is created when it does not exist.
+      - A user with root's rights is warned about.
     type: str
     default: vllm
   group:
@@ -188,6 +191,7 @@ options:
   ready_timeout:
     description:
       - Seconds that a server may take from its start until it serves. A crash is seen at once and does not wait for this.
+      - A server that runs already as declared is looked at for no longer than this, and for at most 12 seconds.
     type: int
     default: 1800
   smoke:
@@ -359,7 +363,9 @@ serving_before:
   elements: str
   sample: [minimax-m2.5]
 ready:
-  description: Whether the service was seen to serve. In check mode, whether it serves now.
+  description:
+    - Whether the service was seen to serve. In check mode, whether it serves now.
+    - It is false, and nothing is changed, where a server that runs as declared was too busy to answer.
   returned: always
   type: bool
   sample: true
@@ -458,7 +464,7 @@ job:
 timings:
   description: >-
     Seconds by phase. C(downtime) is the time during which neither the old nor the new server answered, null while nothing is known to
-    serve again.
+    serve, also after a first deployment that failed.
   returned: always
   type: dict
   sample: {"preflight": 0.1, "warm": 6.5, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}

@@ -25,6 +25,10 @@ class ServerError(GpuFleetError):
     """The server gave no answer, or one that can't be what was asked for."""
 
 
+class NoAnswer(ServerError):
+    """It said nothing at all: a server that is busy, and one that hangs, look the same."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """One HTTP reply. ``body`` is the JSON value when it is JSON, else the text."""
@@ -90,7 +94,7 @@ class Server:
         return "%s://%s:%d" % ("https" if self._tls else "http", host, self.port)
 
     def health(self, timeout: float = 5.0) -> Optional[int]:
-        """The status of ``/health``; None while nothing listens. Raises ServerError when it doesn't answer in time."""
+        """The status of ``/health``; None while nothing listens. Raises NoAnswer when it doesn't answer in time."""
         try:
             return self.request("GET", "/health", timeout).status
         except ConnectionRefusedError:
@@ -142,7 +146,7 @@ class Server:
         return CompletionResult(True, "none", status, time.monotonic() - start, detail)
 
     def request(self, method: str, path: str, timeout: float, body: Optional[Mapping[str, Any]] = None) -> Reply:
-        """One request. Raises ConnectionRefusedError while nothing listens, ServerError for every other silence."""
+        """One request. Raises ConnectionRefusedError while nothing listens, NoAnswer for every other silence."""
         headers = {"Accept": "application/json", "Connection": "close"}
         if self._api_key:
             headers["Authorization"] = "Bearer " + self._api_key
@@ -159,7 +163,7 @@ class Server:
         except ConnectionRefusedError:
             raise
         except (OSError, http.client.HTTPException, ValueError) as exc:
-            raise ServerError("%s%s gave no answer: %s." % (self.url, path, _why(exc, timeout))) from exc
+            raise NoAnswer("%s%s gave no answer: %s." % (self.url, path, _why(exc, timeout))) from exc
         finally:
             connection.close()
         text = raw.decode("utf-8", "replace")
@@ -172,7 +176,7 @@ class Server:
         try:
             reply = self.request("GET", path, timeout)
         except ConnectionRefusedError as exc:
-            raise ServerError("%s%s gave no answer: nothing listens there." % (self.url, path)) from exc
+            raise NoAnswer("%s%s gave no answer: nothing listens there." % (self.url, path)) from exc
         if reply.status != 200:
             raise ServerError("%s%s answered HTTP %d: %s" % (self.url, path, reply.status, reply.message))
         return reply.body

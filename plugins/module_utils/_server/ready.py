@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from .._core.clock import Clock, Deadline
-from .http import CompletionResult, Server, ServerError
+from .http import CompletionResult, NoAnswer, Server, ServerError
+
+# What a completion comes to that says nothing about the engine: no reply (None), or one that asks to come back later.
+_OVERLOAD = (None, 429, 503)
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class ReadyState:
     """What is there and what is missing. ``stage`` names the first sign that is missing:
 
     ``unit`` (systemd doesn't have it running), ``loading`` (nothing listens yet), ``health``, ``models`` (another
-    name is served), ``completion`` (the engine doesn't compute), or ``ready``.
+    name is served), ``completion`` (the engine doesn't compute), or ``ready``. ``silent`` is whether what is missing is an
+    answer: then the server may be busy, or hang. Without it, what it answered is wrong.
     """
 
     ready: bool
@@ -25,6 +29,7 @@ class ReadyState:
     detail: str
     served_models: Tuple[str, ...] = ()
     completion: Optional[CompletionResult] = None
+    silent: bool = False
 
     @property
     def other_name(self) -> bool:
@@ -63,7 +68,7 @@ class Readiness:
         try:
             status = self._server.health(self._within(deadline, self._call_timeout))
         except ServerError as exc:
-            return ReadyState(False, "health", exc.msg)
+            return ReadyState(False, "health", exc.msg, silent=isinstance(exc, NoAnswer))
         if status is None:
             return ReadyState(False, "loading", "nothing listens on %s yet" % self._server.url)
         if status != 200:
@@ -71,7 +76,7 @@ class Readiness:
         try:
             served = tuple(self._server.models(self._within(deadline, self._call_timeout)))
         except ServerError as exc:
-            return ReadyState(False, "models", exc.msg)
+            return ReadyState(False, "models", exc.msg, silent=isinstance(exc, NoAnswer))
         if self._served_name not in served:
             names = ", ".join(served) or "no model"
             detail = "%s serves %s, not %s" % (self._server.url, names, self._served_name)
@@ -80,7 +85,7 @@ class Readiness:
             return ReadyState(True, "ready", "/health and /v1/models answer (no completion was asked for)", served)
         completion = self._server.complete(self._served_name, self._within(deadline, self._timeout))
         if not completion.ok:
-            return ReadyState(False, "completion", completion.detail, served, completion)
+            return ReadyState(False, "completion", completion.detail, served, completion, completion.status in _OVERLOAD)
         return ReadyState(True, "ready", completion.detail, served, completion)
 
     @staticmethod

@@ -24,6 +24,9 @@ from .plan import Plan
 from .ports import Ports
 from .request import Request
 
+# Those that fail when somebody has what this service needs, who might have been meant to make room.
+_FOR_ROOM = ("port", "memory")
+
 
 def run_checks(request: Request, look: Look, plan: Plan, ports: Ports, remember: bool = False) -> Report:
     """Every check that can be made on this host for this service. ``remember`` lets what vLLM was asked be kept."""
@@ -76,10 +79,13 @@ def asked_of(request: Request, spec: ServiceSpec) -> Asked:
     )
 
 
-def refusal(request: Request, failed: Sequence[Check]) -> str:
-    """One message for everything that stands against it."""
+def refusal(request: Request, failed: Sequence[Check], missing: Sequence[str] = ()) -> str:
+    """One message for everything that stands against it. ``missing`` are units listed in ``replace`` that are not there."""
     lines = ["%s cannot work on this host, and nothing was touched:" % request.name]
-    return "\n".join(lines + ["  - " + line_of(check) for check in failed])
+    lines += ["  - " + line_of(check) for check in failed]
+    if missing and any(check.id in _FOR_ROOM for check in failed):
+        lines.append("There is no unit %s on this host, which `replace` lists: see how the one in the way is written." % ", ".join(missing))
+    return "\n".join(lines)
 
 
 def given_memory(gpus: Sequence[Gpu], need: Need, rivals: object) -> List[Check]:

@@ -32,11 +32,11 @@ from .memory import Need
 from .ownership import OURS, is_mask, refuse_foreign_unit, refuse_masked, refuse_newer, refuse_other_name
 from .plan import Orphan, View, runner_unit_changed
 from .ports import Ports
-from .ready import Target, probe
+from .ready import Target
 from .request import Request
 from .rivals import rivals_of
 from .runner import runner_files
-from .wellness import unwell
+from .wellness import Wellness, examine_server, idle_gpus
 
 API_KEY = "VLLM_API_KEY"
 # Makes the device nodes when nobody has yet (at boot); distributions put it in either place.
@@ -45,7 +45,10 @@ _MODPROBE = ("/usr/bin/nvidia-modprobe", "/usr/sbin/nvidia-modprobe")
 
 @dataclass(frozen=True)
 class Look:
-    """One host, as far as one service is concerned. ``own`` is the service as its files on the host declare it."""
+    """One host, as far as one service is concerned. ``own`` is the service as its files on the host declare it.
+
+    ``doubt`` is what is to be said of a running server that is left as it is, though it was not seen to serve.
+    """
 
     view: View
     spec: Optional[ServiceSpec]
@@ -57,6 +60,7 @@ class Look:
     need: Optional[Need]
     others: Tuple[ManagedService, ...]
     serves: Optional[ReadyState]
+    doubt: Optional[str] = None
 
 
 def look(request: Request, ports: Ports, reader: Optional[GpuReader], compare: bool = True) -> Look:
@@ -88,10 +92,9 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader], compare: b
         target = Target(unit, spec.served_name, server, request.smoke)
     definition_changed = any(c.wanted.path in definition and c.what != "mode" for c in planned)
     stale = None if definition_changed else _stale(status, definition, ports.clock.time())
-    serves, ill = None, None
+    found: Optional[Wellness] = None
     if request.state == "started" and status.running and target is not None and not definition_changed and stale is None:
-        serves = probe(target, ports.clock)
-        ill = unwell(target, serves, ports.clock)
+        found = examine_server(target, ports.clock, request.ready_timeout, idle_gpus(snapshot, gpus))
     rivals = rivals_of(request, spec, others, statuses, gpus, ports) if request.wants_running and spec is not None else ()
     view = View(
         unit=unit,
@@ -106,7 +109,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader], compare: b
         or runner_unit_changed(runner)
         or any(c.wanted.path.startswith(ports.paths.units + "/") and c.what != "mode" for c in planned),
         stale=stale,
-        unwell=ill,
+        unwell=found.unwell if found is not None else None,
         rivals=rivals,
         orphans=_orphans(gpus),
         gpus=spec.gpus if spec is not None else (),
@@ -121,7 +124,8 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader], compare: b
         service for service in others
         if not statuses[service.unit].inactive and service.unit not in {rival.service.unit for rival in rivals}
     )
-    return Look(view, spec, own, target, account, snapshot, gpus, need, left_running, serves)
+    serves, doubt = (found.seen, found.doubt) if found is not None else (None, None)
+    return Look(view, spec, own, target, account, snapshot, gpus, need, left_running, serves, doubt)
 
 
 def server_of(service: ManagedService, ports: Ports) -> Server:

@@ -21,8 +21,6 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 0.8
 # A first completion may compile kernels.
 _FIRST_COMPLETION_S = 120.0
-# A server that has answered before and is asked again in passing: one token takes no longer than this on a busy one.
-_PASSING_COMPLETION_S = 30.0
 _CALL_S = 10.0
 # Once a server listens it is loaded: what is wrong with it after that does not get better by waiting.
 _UNWELL_FOR_S = 60.0
@@ -53,9 +51,9 @@ class NotReady(GpuFleetError):
         self.unwell = unwell
 
 
-def probe(target: Target, clock: Clock) -> ReadyState:
-    """One look at a server whose unit runs, without waiting for anything but its answers."""
-    return Readiness(target.server, target.served_name, target.smoke, _PASSING_COMPLETION_S, _CALL_S, clock).check(True)
+def probe(target: Target, clock: Clock, limit: float) -> ReadyState:
+    """One look at a server whose unit runs, without waiting for anything but its answers: at most ``limit`` seconds in all."""
+    return Readiness(target.server, target.served_name, target.smoke, limit, limit, clock).check(True, limit=limit)
 
 
 def wait_ready(

@@ -17,6 +17,7 @@ from .brief import brief_gpus
 from .change_log import ChangeLog
 from .look import Look, look
 from .memory import as_now
+from .notices import missing_units, notices
 from .outcome import Outcome, Undo
 from .plan import Plan, diff_of_plan, make_plan
 from .ports import Ports
@@ -153,6 +154,7 @@ class Run:
         self.plan = make_plan(request, self.seen.view)
         outcome = self.outcome
         outcome.ready = self.seen.serves
+        outcome.warnings.extend(notices(request, self.seen, self.plan, ports))
         refuses = False
         if request.wants_running and request.preflight != "skip":
             # Loaded only here: a third of all code is needed for nothing else, and the job of a change has no use for it.
@@ -184,7 +186,8 @@ class Run:
     def _refuse(self, failed: Sequence[Check]) -> None:
         from .checks import refusal
 
-        raise GpuFleetError(refusal(self._request, failed), **{**self.result(False).to_failure(), "actions": [], "files": []})
+        missing = missing_units(self._request, self.seen, self._ports)
+        raise GpuFleetError(refusal(self._request, failed, missing), **{**self.result(False).to_failure(), "actions": [], "files": []})
 
     @property
     def preflight(self) -> Optional[Dict[str, Any]]:

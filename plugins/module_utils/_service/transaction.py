@@ -234,15 +234,14 @@ class Transaction:
         )
 
     def _await_what_runs(self) -> None:
-        """A server that was left alone: it serves, or it is still loading and waited for, or it is only busy."""
+        """A server that was left alone: it serves, or it is still loading and waited for, or it is only busy.
+
+        A busy one is taken at its word, except where another server goes for it: then it has to be seen to serve first.
+        """
         seen = self._look.serves
-        if seen is None or seen.stage == "loading":
+        if seen is None or seen.stage == "loading" or (not seen.ready and self._plan.has("stop")):
             self._timed("load", self._await, self._look.view.status.n_restarts)
             self._up_again()
-        elif not seen.ready:
-            self.outcome.warnings.append(
-                "%s makes tokens, but was too busy to answer this run's own request: %s." % (self._look.view.unit, seen.detail)
-            )
 
     def _hand_over(self) -> None:
         """Boot-time starts. A fault here undoes nothing: the new server serves, and two loads are no price for a link."""
@@ -290,7 +289,7 @@ class Transaction:
         """Undo what can be undone; the error to raise, with what happened, in the order in which a person needs it."""
         self._log.may_undo()
         self.outcome.ready = None
-        if self._undo.down_since is not None:
+        if self._undo.down_since is not None or not self._served_before():
             self.outcome.timings["downtime"] = None  # it lasts, until something is seen to serve again
         result = dict(cause.result) if isinstance(cause, GpuFleetError) else {"exception": traceback.format_exc()}
         msg = self._explained(cause)
@@ -317,6 +316,12 @@ class Transaction:
         if undone.serves:
             self._up_again()
         return GpuFleetError("%s\n%s" % (msg, undone.text), **result)
+
+    def _served_before(self) -> bool:
+        """Whether anything served here when the run began, as far as is known: what was never stopped serves on."""
+        seen, view = self._look.serves, self._look.view
+        own = view.status.running and (seen is None or seen.stage != "loading")
+        return own or any(rival.status.running for rival in view.rivals)
 
     def _remove_home(self) -> None:
         """What a server that never served has left in a directory that was not there before."""

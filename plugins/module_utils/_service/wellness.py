@@ -1,43 +1,118 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Telling a busy server from a dead one, when neither answers at once."""
+"""Telling a dead server from one that is only busy, in a few seconds, while it runs.
+
+A restart costs minutes of service, so it takes proof: wrong answers in two looks, or GPUs that nobody computes on. A server
+that says nothing is no proof. A long prompt, a full queue and an engine that hangs look alike from outside: vLLM's counters of
+tokens move only when a step of the engine is done, and that of a long prompt ends with its last part.
+"""
 
 from __future__ import annotations
 
-from typing import Optional
+from dataclasses import dataclass
+from typing import Dict, Mapping, Optional, Sequence
 
-from .._core.clock import Clock
+from .._core.clock import Clock, Deadline
 from .._core.errors import GpuFleetError
+from .._gpu.types import Gpu, Snapshot
 from .._server.http import Server
 from .._server.ready import ReadyState
 from .ready import Target, probe
+from .request import FREE_MAX_USED_MIB
 
-# A server that makes tokens makes some within this time.
-_WATCH_S = 3.0
+# The longest that one look at a running server takes, in seconds; docs/service.md says so.
+LOOK_S = 12.0
+_FIRST_LOOK_S = 5.0
+_SECOND_LOOK_S = 4.0
+_PAUSE_S = 1.0
+_METRICS_S = 1.0
+# They stand still in an engine that hangs. Requests that end are none of them: one that its client gives up ends as well.
+_PROGRESS = ("generation_tokens_total", "prompt_tokens_total", "iteration_tokens_total_count")
+_IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
 
 
-def unwell(target: Target, seen: ReadyState, clock: Clock) -> Optional[str]:
-    """Why a running server does not serve; None when it serves, still loads, or is only busy.
+@dataclass(frozen=True)
+class Wellness:
+    """What a running server was seen to do.
 
-    A restart costs minutes of service, so an answer that comes late is no reason for one while tokens are still made,
-    and one bad look alone never is.
+    ``unwell`` is why it has to be started anew, proven; ``doubt`` is what somebody should hear of a server that is left as it
+    is, though it was not seen to serve. At most one of them is there.
     """
-    if seen.ready or seen.stage == "loading":
-        return None
-    before = _tokens(target.server)
-    clock.sleep(_WATCH_S)
-    after = _tokens(target.server)
-    if before is not None and after is not None and after > before:
-        return None
-    again = probe(target, clock)
+
+    seen: ReadyState
+    unwell: Optional[str] = None
+    doubt: Optional[str] = None
+
+
+def examine_server(target: Target, clock: Clock, limit: float, idle_gpus: Optional[str] = None) -> Wellness:
+    """Look at a server whose unit runs, for at most ``limit`` seconds, and never longer than LOOK_S.
+
+    ``idle_gpus`` is what proves that nothing computes on its GPUs, None where something does or it isn't known.
+    """
+    deadline = Deadline(clock, min(limit, LOOK_S))
+    first = probe(target, clock, min(_FIRST_LOOK_S, deadline.remaining))
+    if first.ready or first.stage == "loading":
+        return Wellness(first)
+    before = _metrics(target.server, deadline)
+    clock.sleep(min(_PAUSE_S, deadline.remaining))
+    again = probe(target, clock, min(_SECOND_LOOK_S, max(0.1, deadline.remaining - _METRICS_S)))
     if again.ready or again.stage == "loading":
+        return Wellness(again)
+    after = _metrics(target.server, deadline)
+    return _judged(target.unit, again, before, after, deadline.elapsed, idle_gpus)
+
+
+def _judged(
+    unit: str,
+    seen: ReadyState,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    seconds: float,
+    idle_gpus: Optional[str],
+) -> Wellness:
+    made = sum(max(0.0, after[name] - before[name]) for name in _PROGRESS[:2] if name in before and name in after)
+    if any(after[name] > before[name] for name in _PROGRESS if name in before and name in after):
+        text = "%s is left as it is: its engine works (%d tokens within %.0f s%s), but it did not answer this run: %s"
+        return Wellness(seen, doubt=text % (unit, made, seconds, _in_flight(after), seen.detail))
+    if not seen.silent:
+        return Wellness(seen, unwell="it runs but does not serve: %s" % seen.detail)
+    if idle_gpus is not None:
+        return Wellness(seen, unwell="it runs, but its engine is gone: %s, and %s" % (idle_gpus, seen.detail))
+    known = [name for name in _PROGRESS if name in before and name in after]
+    stands = "its engine finished no step within %.0f s%s" % (seconds, _in_flight(after)) if known else "its metrics say nothing"
+    text = (
+        "%s did not answer this run (%s), and %s. It may be busy with long prompts, or hang: from outside both look the same, so "
+        "it is left as it is. If it does not answer in some minutes either, run again with state: restarted."
+    )
+    return Wellness(seen, doubt=text % (unit, seen.detail.rstrip("."), stands))
+
+
+def idle_gpus(snapshot: Optional[Snapshot], gpus: Sequence[Gpu]) -> Optional[str]:
+    """What proves that no engine is on these GPUs; None where the driver shows one, or can't be taken at its word.
+
+    Any process counts as one, whoever's it is: a server may run in a container that its unit only starts. An engine without
+    its process list is still seen by its memory.
+    """
+    if snapshot is None or not snapshot.processes_reliable or not gpus:
         return None
-    return "it runs but does not serve: %s" % again.detail
+    for gpu in gpus:
+        if gpu.memory_type != "discrete" or gpu.state != "ok" or gpu.used_mib is None or gpu.used_mib > FREE_MAX_USED_MIB:
+            return None
+        if any(process.state not in ("zombie", "gone") for process in gpu.processes):
+            return None
+    return "nobody holds memory on GPU %s" % ", ".join(str(gpu.index) for gpu in gpus)
 
 
-def _tokens(server: Server) -> Optional[float]:
+def _in_flight(metrics: Mapping[str, float]) -> str:
+    if not all(name in metrics for name in _IN_FLIGHT):
+        return ""
+    return ", with %d requests running and %d waiting" % tuple(metrics[name] for name in _IN_FLIGHT)
+
+
+def _metrics(server: Server, deadline: Deadline) -> Dict[str, float]:
+    """Its metrics; none of them where it does not give any in time."""
     try:
-        return server.metrics(5.0).get("generation_tokens_total")
+        return server.metrics(min(_METRICS_S, max(0.1, deadline.remaining)))
     except GpuFleetError:
-        return None
+        return {}

@@ -25,6 +25,7 @@ def examined(monkeypatch: pytest.MonkeyPatch, problems: list[str], state: str = 
     seen = SimpleNamespace(spec=spec, serves=None, view=SimpleNamespace(unit_text_changed=True))
     monkeypatch.setattr(run, "look", lambda *_given: seen)
     monkeypatch.setattr(run, "make_plan", lambda *_given: None)
+    monkeypatch.setattr(run, "notices", lambda *_given: [])
     monkeypatch.setattr(run.Run, "result", lambda *_given: SimpleNamespace(to_failure=lambda: {"actions": ["daemon_reload"]}))
     ports: Any = SimpleNamespace(clock=FakeClock(), systemd=SimpleNamespace(verify=lambda *_given: problems))
     one = run.Run(Request(name="q", model="/models/q", state=state, unit_options=options, preflight=preflight), ports, None, 0.0)

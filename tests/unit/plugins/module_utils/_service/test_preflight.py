@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,6 +37,14 @@ from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.
 )
 
 GPUS = {"count": 8, "gpu_mib": 97887, "name": "NVIDIA RTX PRO 6000"}
+
+
+def free_port() -> int:
+    """A port that nobody has: the check looks at this very machine."""
+    with socket.socket(socket.AF_INET6) as listener:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(("::", 0))
+        return int(listener.getsockname()[1])
 
 
 class NoCommand(Runner):
@@ -94,7 +103,7 @@ class Host:
     def check(self, **params: Any) -> Report:
         given: dict[str, Any] = {
             "model": str(self.model), "gpus": ["all"], "executable": str(self.executable), "user": "root", "group": "root",
-            "replace": "conflicting", "port": 18765, "unit_options": {"Service": {"PrivateTmp": False, "ProtectHome": False}},
+            "replace": "conflicting", "port": free_port(), "unit_options": {"Service": {"PrivateTmp": False, "ProtectHome": False}},
         }
         return preflight({**given, **params}, self.ports(), remember=False)
 
@@ -216,7 +225,7 @@ def test_a_refusal_is_not_buried_beneath_what_would_have_been_done(host: Host, c
     def asked(size: int) -> Any:
         return to_request({
             "name": "m", "model": str(host.model), "gpus": ["all"], "executable": str(host.executable), "user": "root", "group": "root",
-            "args": {"tensor_parallel_size": size, "max_num_seqs": 8}, "port": 18765, "state": "started",
+            "args": {"tensor_parallel_size": size, "max_num_seqs": 8}, "port": free_port(), "state": "started",
             "unit_options": {"Service": {"PrivateTmp": False, "ProtectHome": False}}, "smoke": False,
         })
 

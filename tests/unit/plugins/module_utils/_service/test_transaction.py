@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.files import WantedFile, changes
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
+from ansible_collections.gpufleet.vllm.plugins.module_utils._server.ready import ReadyState
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.account import Account
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.look import Look
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.memory import Need
@@ -72,6 +73,7 @@ class Swap:
         self.own_running = own_running
         self.old_running = old_running
         self.tmp_path = tmp_path
+        self.silent = False  # a server that runs as declared and answered nothing
 
     def ports(self) -> Ports:
         paths = Paths(config=str(self.tmp_path / "config"), run=str(self.tmp_path / "run"), home=str(self.tmp_path / "home"),
@@ -94,7 +96,8 @@ class Swap:
         planned = changes([WantedFile(str(self.file), b"after", uid=0, gid=0)])
         names = ([("old", 8000)] if self.old_running else []) + self.more
         rivals = tuple(
-            Rival(managed(name, port=port), self.world.status("vllm-%s.service" % name), "it has GPU 0") for name, port in names
+            Rival(managed(name, port=port), self.world.status("vllm-%s.service" % name), "it has GPU 0", self.silent)
+            for name, port in names
         )
         for name, port in names:
             self.world.ports["vllm-%s.service" % name] = port
@@ -108,7 +111,7 @@ class Swap:
         look = Look(
             view=view, spec=spec, own=managed("new") if self.own_running else None, target=Target(NEW, "new", server),
             account=Account("vllm", "vllm", 990, 990), snapshot=snapshot(gpus), gpus=gpus, need=Need(0.92), others=(),
-            serves=None,
+            serves=ReadyState(False, "completion", "nothing within 5 s", silent=True) if self.silent else None,
         )
         self.reader: Any = FakeReader(self.read)
         self.outcome = Outcome()
@@ -400,3 +403,24 @@ def test_two_servers_that_resist_take_no_longer_to_stop_than_one(tmp_path: Path)
     swap.world.units[second] = status(second, "active")
     swap.world.behaviours = {OLD: Behaviour(stubborn=True), second: Behaviour(stubborn=True), NEW: Behaviour()}
     assert seconds(swap.run(), "stop") < 15.0
+
+
+def test_a_first_deployment_that_fails_has_no_figure_for_the_downtime(tmp_path: Path) -> None:
+    """Nothing served before and nothing does now: a figure, 0.0 above all, would say that something serves."""
+    swap = Swap(tmp_path, old_running=False)
+    swap.world.behaviours[NEW] = Behaviour(dies=1.0, load=9.0)
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert swap.outcome.timings["downtime"] is None
+
+
+def test_nothing_goes_for_a_server_that_was_not_seen_to_serve(tmp_path: Path) -> None:
+    """One that runs and says nothing may be busy, or hang: what serves beside it stays until it has answered."""
+    swap = Swap(tmp_path, own_running=True, ready_timeout=30.0, overlap="auto", replace="listed", replace_units=(OLD,))
+    swap.file.write_text("after")
+    swap.silent = True
+    swap.world.behaviours[NEW] = Behaviour(completes=False)
+    with pytest.raises(GpuFleetError, match="did not serve within 30 s|has not served"):
+        swap.run()
+    assert swap.world.status(OLD).running and not any(line.startswith("stop") for line in swap.world.log)
+    assert swap.outcome.timings.get("downtime", 0.0) == 0.0

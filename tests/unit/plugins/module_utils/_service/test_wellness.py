@@ -1,61 +1,153 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A busy server is not a dead one, and one bad look is not enough for a restart."""
+"""A busy server is not a dead one: it takes proof to start a running server anew, and seconds to find it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._server.ready import ReadyState
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess, Snapshot
+from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import CompletionResult, NoAnswer
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import Target
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.wellness import unwell
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.wellness import (
+    LOOK_S,
+    Wellness,
+    examine_server,
+    idle_gpus,
+)
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import (
     Behaviour,
     FakeServer,
     World,
+    gpu,
+    snapshot,
     status,
 )
 
 UNIT = "vllm-new.service"
-BAD = ReadyState(False, "completion", "nothing within 30 s")
+ENGINE = GpuProcess(4711, "C", 90000)
 
 
-class Counting(FakeServer):
-    """Its engine makes ``rate`` tokens a second."""
+class Engine(FakeServer):
+    """A server whose engine makes ``rate`` tokens a second, and whose completions take ``ttft`` seconds or end with ``status``."""
 
-    def __init__(self, world: World, rate: float) -> None:
-        super().__init__(world, 8000)
-        self._rate = rate
+    def __init__(self, rate: float = 0.0, ttft: float = 0.1, status_code: int = 200, health: Any = 200, running: float = 1.0) -> None:
+        self.world = World(units={UNIT: status(UNIT, "active")}, behaviours={UNIT: Behaviour()}, started_at={UNIT: 0.0})
+        super().__init__(self.world, 8000)
+        self.rate, self.ttft, self.status_code, self.running = rate, ttft, status_code, running
+        self.healths = health if isinstance(health, list) else [health]
+        self.asked = 0
+
+    def health(self, timeout: float = 5.0) -> Any:
+        self.asked += 1
+        answer = self.healths[min(self.asked, len(self.healths)) - 1]
+        if answer == "hang":
+            self.world.clock.sleep(timeout)
+            raise NoAnswer("/health gave no answer")
+        return answer
+
+    def complete(self, model: str, timeout: float = 60.0) -> CompletionResult:
+        late = self.ttft > timeout
+        self.world.clock.sleep(min(self.ttft, timeout))
+        code = None if late else self.status_code
+        return CompletionResult(code == 200, "completion", code, 0.0, "" if code == 200 else "said %s" % code)
 
     def metrics(self, timeout: float = 5.0) -> dict[str, float]:
-        return {"generation_tokens_total": self._rate * self._world.clock.now}
+        made = self.rate * self.world.clock.now
+        return {"generation_tokens_total": made, "num_requests_running": self.running, "num_requests_waiting": 2.0}
 
 
-def target(rate: float, completes: bool = False) -> tuple[Any, World]:
-    world = World(units={UNIT: status(UNIT, "active")}, behaviours={UNIT: Behaviour(completes=completes)}, started_at={UNIT: 0.0})
-    return Target(UNIT, "new", Counting(world, rate)), world  # type: ignore[arg-type]
+def look(server: Engine, limit: float = 1800.0, idle: str | None = None) -> tuple[Wellness, float]:
+    began = server.world.clock.now
+    found = examine_server(Target(UNIT, "new", server), server.world.clock, limit, idle)  # type: ignore[arg-type]
+    return found, server.world.clock.now - began
 
 
-def test_a_server_that_makes_tokens_is_busy() -> None:
-    asked, world = target(rate=5000.0)
-    assert unwell(asked, BAD, world.clock) is None
+def test_a_server_that_answers_is_well_after_one_look() -> None:
+    found, seconds = look(Engine(ttft=0.2))
+    assert found.seen.ready and found.unwell is None and found.doubt is None
+    assert seconds < 0.3
 
 
-def test_a_server_that_makes_none_and_still_does_not_answer_is_dead() -> None:
-    asked, world = target(rate=0.0)
-    said = unwell(asked, BAD, world.clock)
-    assert said is not None and "does not serve" in said
+def test_a_server_that_still_loads_is_looked_at_once() -> None:
+    found, seconds = look(Engine(health=None))
+    assert found.seen.stage == "loading" and found.unwell is None and found.doubt is None and seconds == 0
+
+
+def test_a_slow_server_is_left_as_it_is_and_told_of_within_the_documented_time() -> None:
+    found, seconds = look(Engine(ttft=90.0))
+    assert found.unwell is None
+    assert found.doubt is not None and "state: restarted" in found.doubt and "1 requests running and 2 waiting" in found.doubt
+    assert seconds <= LOOK_S
+
+
+def test_a_server_that_makes_tokens_for_others_is_said_to_work() -> None:
+    for code in (200, 500, 503):
+        found, _seconds = look(Engine(rate=5000.0, ttft=90.0 if code == 200 else 0.1, status_code=code))
+        assert found.unwell is None
+        assert found.doubt is not None and "its engine works" in found.doubt
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_server_that_asks_to_come_back_later_is_busy(code: int) -> None:
+    found, _seconds = look(Engine(status_code=code))
+    assert found.unwell is None and found.doubt is not None
+
+
+@pytest.mark.parametrize("server", [{"status_code": 500}, {"health": 503}, {"health": 500}])
+def test_wrong_answers_in_two_looks_are_proof(server: dict[str, Any]) -> None:
+    found, seconds = look(Engine(**server))
+    assert found.unwell is not None and found.unwell.startswith("it runs but does not serve: ")
+    assert found.doubt is None and seconds <= LOOK_S
 
 
 def test_a_second_look_that_is_good_takes_the_first_one_back() -> None:
-    asked, world = target(rate=0.0, completes=True)
-    assert unwell(asked, BAD, world.clock) is None
+    found, _seconds = look(Engine(health=[503, 200]))
+    assert found.seen.ready and found.unwell is None and found.doubt is None
 
 
-def test_a_server_that_loads_or_serves_is_well_without_another_look() -> None:
-    asked, world = target(rate=0.0)
-    before = world.clock.now
-    for seen in (ReadyState(False, "loading", ""), ReadyState(True, "ready", "")):
-        assert unwell(asked, seen, world.clock) is None
-    assert world.clock.now == before
+def test_a_health_that_says_nothing_is_no_proof() -> None:
+    found, seconds = look(Engine(health="hang"))
+    assert found.unwell is None and found.doubt is not None and "hang" in found.doubt
+    assert seconds <= LOOK_S
+
+
+def test_a_silent_server_on_gpus_that_nobody_computes_on_is_dead() -> None:
+    found, _seconds = look(Engine(ttft=90.0), idle="nobody holds memory on GPU 0")
+    assert found.unwell is not None and "nobody holds memory on GPU 0" in found.unwell
+
+
+def test_a_short_ready_timeout_shortens_the_look() -> None:
+    found, seconds = look(Engine(ttft=90.0), limit=3.0)
+    assert found.unwell is None and found.doubt is not None
+    assert seconds <= 3.5
+
+
+def test_metrics_that_cannot_be_read_are_no_proof_either() -> None:
+    server = Engine(ttft=90.0)
+    server.metrics = lambda timeout=5.0: {}  # type: ignore[method-assign]
+    found, _seconds = look(server)
+    assert found.unwell is None and found.doubt is not None and "its metrics say nothing" in found.doubt
+
+
+@pytest.mark.parametrize(
+    ("seen", "idle"),
+    [
+        (snapshot([gpu(0, used=4), gpu(1, used=600)]), True),
+        (snapshot([gpu(0, used=4), gpu(1, used=600, processes=[GpuProcess(4711, "C", 500, state="zombie")])]), True),
+        (snapshot([gpu(0, used=4), gpu(1, used=90000)]), False),
+        (snapshot([gpu(0, used=4), gpu(1, used=600, processes=[ENGINE])]), False),
+        (snapshot([gpu(0, used=None)]), False),
+        (snapshot([gpu(0, used=4, memory_type="mig")]), False),
+        (snapshot([gpu(0, used=4, memory_type="unified")]), False),
+        (snapshot([gpu(0, used=4, state="lost")]), False),
+        (Snapshot(True, gpus=(gpu(0, used=4),), processes_reliable=False), False),
+        (snapshot([]), False),
+        (None, False),
+    ],
+)
+def test_only_a_driver_that_shows_nobody_proves_that_the_engine_is_gone(seen: Snapshot | None, idle: bool) -> None:
+    assert (idle_gpus(seen, seen.gpus if seen is not None else ()) is not None) is idle
