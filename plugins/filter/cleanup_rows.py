@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional
+from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, Optional
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import NO_SUCH_UNIT
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import NO_SUCH_UNIT, NO_SUCH_USER
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.reset import WOULD_RESET
+
+# What a slip in a name looks like in a host's result, and the word for it.
+_SLIPS = {NO_SUCH_UNIT: "NO SUCH UNIT", NO_SUCH_USER: "NO SUCH USER"}
 
 
 def cleanup_rows(results: Any) -> List[Dict[str, Any]]:
@@ -18,13 +21,13 @@ def cleanup_rows(results: Any) -> List[Dict[str, Any]]:
     if not isinstance(results, Mapping):
         raise AnsibleFilterError("cleanup_rows takes a dictionary of results by host, not %s" % type(results).__name__)
     by_host = {str(host): result if isinstance(result, Mapping) else {} for host, result in results.items()}
-    nowhere = _nowhere(by_host)
+    nowhere = {reason: _nowhere(by_host, reason) for reason in _SLIPS}
     return [_row(host, result, nowhere) for host, result in by_host.items()]
 
 
-def _nowhere(by_host: Mapping[str, Mapping[str, Any]]) -> FrozenSet[str]:
-    """The named units that no host has: a slip. That only some hosts have one is how a fleet is."""
-    looked = [_missing(result) for result in by_host.values() if _looked(result)]
+def _nowhere(by_host: Mapping[str, Mapping[str, Any]], reason: str) -> FrozenSet[str]:
+    """The named units, or users, that no host has: a slip. That only some hosts have one is how a fleet is."""
+    looked = [_missing(result, reason) for result in by_host.values() if _looked(result)]
     return frozenset(looked[0]).intersection(*looked[1:]) if looked else frozenset()
 
 
@@ -33,14 +36,15 @@ def _looked(result: Mapping[str, Any]) -> bool:
     return result.get("left_alone") is not None and bool(result.get("gpus_before") or not result.get("failed"))
 
 
-def _missing(result: Mapping[str, Any]) -> List[str]:
-    return [str(each.get("name")) for each in result.get("left_alone") or [] if each.get("reason") == NO_SUCH_UNIT]
+def _missing(result: Mapping[str, Any], reason: str) -> List[str]:
+    return [str(each.get("name")) for each in result.get("left_alone") or [] if each.get("reason") == reason]
 
 
-def _row(host: str, result: Mapping[str, Any], nowhere: FrozenSet[str]) -> Dict[str, Any]:
+def _row(host: str, result: Mapping[str, Any], nowhere: Mapping[str, FrozenSet[str]]) -> Dict[str, Any]:
     what, fine = _verdict(result)
-    if fine and nowhere.intersection(_missing(result)):
-        what, fine = "NO SUCH UNIT", False
+    for reason, word in _SLIPS.items():
+        if fine and nowhere[reason].intersection(_missing(result, reason)):
+            what, fine = word, False
     return {
         "host": host,
         "result": what,
@@ -82,7 +86,9 @@ def _is_plan(result: Mapping[str, Any]) -> bool:
 
 
 def _ended(result: Mapping[str, Any]) -> Optional[str]:
-    parts = ["%s (%s)" % (_unit(each), str(each.get("result")).replace("_", " ")) for each in result.get("stopped_units") or []]
+    selected = {gpu.get("index") for gpu in result.get("gpus_before") or []}
+    parts = ["%s%s (%s)" % (_unit(each), _elsewhere(each, selected), str(each.get("result")).replace("_", " "))
+             for each in result.get("stopped_units") or []]
     for each in result.get("signalled") or []:
         how = "+".join(each.get("signals") or []) or str(each.get("outcome")).replace("_", " ")
         gpus = ",".join(str(gpu) for gpu in each.get("gpus") or [])
@@ -95,6 +101,13 @@ def _ended(result: Mapping[str, Any]) -> Optional[str]:
 
 def _unit(stopped: Mapping[str, Any]) -> str:
     return str(stopped.get("unit")) + (" of user %s" % stopped["user"] if stopped.get("user") else "")
+
+
+def _elsewhere(stopped: Mapping[str, Any], selected: AbstractSet[Any]) -> str:
+    """What ends with a unit on GPUs that were not selected."""
+    names = ["%s pid %s on GPU %s" % (each.get("name"), each.get("pid"), ",".join(str(gpu) for gpu in sorted(each["gpus"])))
+             for each in stopped.get("processes") or [] if not set(each.get("gpus") or []) <= selected]
+    return " with " + ", ".join(names) if names else ""
 
 
 def _would_end(holder: Mapping[str, Any]) -> bool:
@@ -132,7 +145,8 @@ def _left(result: Mapping[str, Any]) -> Optional[str]:
     parts = ["GPU %s: %s" % (", ".join(gpus), text) for text, gpus in gpus_by_text.items()]
     for each in result.get("unkillable") or []:
         parts.append("pid %s (%s) can't be ended, state %s" % (each.get("pid"), each.get("name"), each.get("state")))
-    parts += ["there is no unit %s on this host" % name for name in _missing(result)]
+    parts += ["there is no unit %s on this host" % name for name in _missing(result, NO_SUCH_UNIT)]
+    parts += ["there is no user %s on this host" % name for name in _missing(result, NO_SUCH_USER)]
     if result.get("reboot_required"):
         parts.append("reboot required")
     return "; ".join(parts) or None

@@ -52,14 +52,20 @@ options:
       - V(orphans) ends vLLM processes that belong to no active unit, container or login session, and nothing else.
       - V(services) stops the units named in O(services) as well.
       - V(all) ends everything that holds memory of the selected GPUs and is neither protected nor in a container. Units among it are
-        stopped as units. What only has a GPU's device node open is ended when memory is held there for which no process accounts.
+        stopped as units, with whatever they hold on other GPUs. A scope (C(systemd-run --scope)) is stopped as a unit where a process in
+        it that holds no GPU started one that does, and would start the next; never a login session, a graphical program's scope, nor one
+        in which somebody's shell, a protected process or this task runs.
+        What only has a GPU's device node open is ended when memory is held there for which no process accounts.
     type: str
     choices: [orphans, services, all]
     default: orphans
   services:
     description:
       - The units to stop, for O(scope=services). Units of a user's systemd are found by their name too.
-      - A unit that holds none of the selected GPUs is left running.
+      - A unit that holds none of the selected GPUs is left running. One that holds others as well is stopped as a whole;
+        C(stopped_units) in the result says what goes with it, also in check mode.
+      - A unit in which a protected process runs is left running. A GPU tool that its main process started (a logger with C(nvidia-smi)),
+        and C(sudo) or C(su) around its server, are its own and end with it where it is named here, unless O(protect) names them.
     type: list
     elements: str
     default: []
@@ -77,7 +83,10 @@ options:
     default: 20
   timeout:
     description:
-      - Seconds that the whole call may take.
+      - Seconds that the whole call may take. Nothing is stopped, signalled or reset once they are over.
+      - A single call of the driver may take a quarter of it (from 1 to 60 seconds). A GPU that does not answer in that time is not asked
+        again, so that one that hangs fails the call only where it is selected. Calls that hang at the very end, and processes and units
+        that are being killed then, can make it up to 10 seconds and a quarter longer.
     type: float
     default: 120
   settle:
@@ -90,7 +99,8 @@ options:
     description:
       - Shell patterns of units, processes or users that are left alone, added to the built-in list.
       - A pattern is held against the unit's name, the process's name and command line, and the user. C(unit:), C(process:) or C(user:) in
-        front narrows it. A pattern with any other prefix, or with nothing in it, is refused, since it would protect nobody.
+        front narrows it. A unit may be written without its suffix. A pattern with any other prefix, or with nothing in it, is refused,
+        since it would protect nobody.
     type: list
     elements: str
     default: []
@@ -102,6 +112,8 @@ options:
   users:
     description:
       - Only processes of these users are ended. Names or numbers; an empty list means everybody's.
+      - A name that has neither an account nor a process on the host is said in C(left_alone); an empty one, several in one, and negative
+        numbers are refused.
     type: list
     elements: str
     default: []
@@ -198,7 +210,7 @@ EXAMPLES = r"""
 RETURN = r"""
 msg:
   description: What is still held, by whom, and what to do next.
-  returned: when memory is still held at the end
+  returned: when memory is still held at the end, also where O(accept) lets the task succeed
   type: str
   sample: >-
     GPU memory is still held after 2.1 s. GPU 0: 1502 MiB used, at most 1024 count as free, held by python3 (pid 4711, user alice,
@@ -247,7 +259,13 @@ stopped_units:
     seconds:
       description: How long it took.
       type: float
-  sample: [{"unit": "vllm-minimax-m2.5.service", "user": null, "result": "killed", "seconds": 20.4}]
+    processes:
+      description: The GPU processes that end with it, each with its C(pid), C(name) and all C(gpus) that it holds, selected or not.
+      type: list
+      elements: dict
+  sample:
+    - {"unit": "vllm-minimax-m2.5.service", "user": null, "result": "killed", "seconds": 20.4,
+       "processes": [{"pid": 4711, "name": "VLLM::Worker_TP", "gpus": [0]}]}
 signalled:
   description: The processes that were signalled, or in check mode would be.
   returned: always

@@ -128,6 +128,15 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+def has_account(name: str) -> bool:
+    """Whether the host knows a user of this name."""
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
 def cgroup_text(pid: int, root: str = "/proc") -> str:
     """/proc/PID/cgroup, empty when it can't be read."""
     return _text("%s/%d/cgroup" % (root, pid)) or ""

@@ -5,7 +5,8 @@
 
 Each table is read from the top, the first match names the reason. A pattern is a regular expression that must match the
 whole field. Fields: ``name`` is the kernel's name of the process (cut to 15 characters), or the file name of its executable or
-of its first argument; ``title`` the whole command line; ``program`` what a Python interpreter was told to run; ``unit`` its unit.
+of its first argument; ``installed`` the same, but only as far as the program is one that the system installed, or can't be seen;
+``title`` the whole command line; ``program`` what a Python interpreter was told to run; ``unit`` its unit.
 """
 
 from __future__ import annotations
@@ -50,25 +51,51 @@ VLLM_RULES: Tuple[Rule, ...] = (
 VLLM_UNIT = Rule(r"vllm(?:[-@].+)?\.service", "unit", "it belongs to a vLLM service")
 _PYTHON = re.compile(r"(?:pypy|python|pt_main_thread)[\d.]*.*$")
 
+# What a service starts for itself as well: a logger beside its server, the program that takes another user. Never signalled, but they
+# end with a unit that is theirs.
+GPU_TOOL = "GPU tool"
+CHANGE_OF_USER = "change of user"
+
+# Short and wide patterns would also name somebody's training that is called alike (X, sshd-train). Where the program proves that it is
+# none of the system's, only the names written out count.
 PROTECTED_RULES: Tuple[Rule, ...] = (
-    Rule(r"X|Xorg(?:\.bin|\.wrap)?|Xwayland|Xvfb|Xvnc", "name", "display server"),
-    Rule(r"gnome-.*|mutter.*|kwin.*|plasma.*|ksmserver|weston|sway|Hyprland|cinnamon.*|xfwm4|gdm.*|sddm.*|lightdm.*|gsd-.*",
+    Rule(r"Xorg(?:\.bin|\.wrap)?|Xwayland|Xvfb|Xvnc", "name", "display server"),
+    Rule(r"X", "installed", "display server"),
+    Rule(r"gnome-(?:shell|session.*)|mutter|kwin_(?:x11|wayland)|plasmashell|ksmserver|weston|sway|Hyprland|cinnamon|xfwm4|gdm3?|sddm|lightdm",
          "name", "desktop session"),
+    Rule(r"gnome-.*|mutter.*|kwin.*|plasma.*|cinnamon.*|gdm.*|sddm.*|lightdm.*|gsd-.*", "installed", "desktop session"),
     Rule(r"nvidia-persiste.*", "name", "NVIDIA persistence daemon"),
     Rule(r"nvidia-powerd", "name", "NVIDIA power daemon"),
-    Rule(r"nv-hostengine|dcgm.*|nvidia_gpu_expo.*|nvidia_gpu_exporter", "name", "GPU monitoring"),
+    Rule(r"nv-hostengine|dcgmi?|dcgm-exporter|nvidia_gpu_expo.*|nvidia_gpu_exporter", "name", "GPU monitoring"),
+    Rule(r"dcgm.*", "installed", "GPU monitoring"),
     Rule(r"nv-fabricmanage.*|nvlsm|nvidia-imex.*", "name", "NVLink fabric management"),
     Rule(r"nvidia-cuda-mps.*", "name", "MPS: it owns its clients' memory and always keeps some"),
-    Rule(r"nvidia-smi|nvtop|nvitop|gpustat|nvidia-settings|nvidia-debugdum.*|nvidia-bug-repo.*|nsys.*|ncu", "name", "GPU tool"),
-    Rule(r"vgpu|nvidia-vgpu.*|qemu.*|kvm|libvirtd|virtqemud", "name", "virtual machine or vGPU tenant"),
-    Rule(r"sshd.*|login|su|sudo|agetty|\(sd-pam\)", "name", "login"),
-    Rule(r"systemd.*|init|dbus-.*|polkitd|udevd|udisksd|upowerd", "name", "the host's own service management"),
-    Rule(r"containerd.*|dockerd|docker-.*|docker|runc|crun|conmon|podman|crio|lxc.*|lxd|incusd|buildkitd|nvidia-containe.*"
-         r"|nvidia-device-p.*|nvidia-ctk",
+    Rule(r"nvidia-smi|nvtop|nvitop|gpustat|nvidia-settings|nvidia-debugdum.*|nvidia-bug-repo.*|nsys|ncu", "name", GPU_TOOL),
+    Rule(r"nsys.*", "installed", GPU_TOOL),
+    Rule(r"vgpu|nvidia-vgpu.*|qemu-system-.*|kvm|libvirtd|virtqemud", "name", "virtual machine or vGPU tenant"),
+    Rule(r"qemu.*", "installed", "virtual machine or vGPU tenant"),
+    Rule(r"su|sudo", "name", CHANGE_OF_USER),
+    Rule(r"sshd(?:-session|-auth)?|login|agetty|\(sd-pam\)", "name", "login"),
+    Rule(r"sshd.*", "installed", "login"),
+    Rule(r"systemd(?:-(?:logind|udevd|journal.*|networkd?|resolve.*|timesyn.*|machine.*|oomd|homed|userdb.*|executor|nspawn))?|init|dbus-.*"
+         r"|polkitd|udevd|\(udev-worker\)|udisksd|upowerd",
+         "name", "the host's own service management"),
+    Rule(r"systemd.*", "installed", "the host's own service management"),
+    Rule(r"containerd(?:-shim.*)?|dockerd|docker-(?:proxy|init|containe.*)|docker|runc|crun|conmon|podman|crio|lxc-.*|lxcfs|lxd|incusd"
+         r"|buildkitd|nvidia-containe.*|nvidia-device-p.*|nvidia-ctk",
          "name", "container runtime"),
-    Rule(r"kubelet|kube-.*|k3s.*|rke2.*", "name", "Kubernetes"),
-    Rule(r"slurm.*|munged|pbs_mom", "name", "job scheduler"),
+    Rule(r"containerd.*|docker-.*|lxc.*", "installed", "container runtime"),
+    Rule(r"kubelet|kube-(?:proxy|apiserver|scheduler|controll.*|router|vip)|k3s(?:-.*)?|rke2(?:-.*)?", "name", "Kubernetes"),
+    Rule(r"kube-.*|k3s.*|rke2.*", "installed", "Kubernetes"),
+    Rule(r"slurm(?:d|ctld|dbd|stepd|restd)|munged|pbs_mom", "name", "job scheduler"),
+    Rule(r"slurm.*", "installed", "job scheduler"),
 )
+
+# Where a system keeps the programs that its packages bring; what lies elsewhere (a home, a scratch disk) is somebody's own.
+_SYSTEM_PLACES = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/opt/", "/snap/", "/nix/", "/gnu/", "/run/", "/var/lib/")
+_SHELL = re.compile(r"(?:ba|da|z|k|mk|c|tc|fi)?sh$")
+# Programs that only run what they are given: theirs is no word on who that is.
+_INTERPRETER = re.compile(r"(?:pypy|python|pt_main_thread|perl|ruby|node|java|lua|bash|dash|zsh|ksh|busybox|gjs)[\d.]*(?:-[\w.]+)?$|sh$")
 
 # Units that must never be stopped to free memory, whatever process is found in them: stopping one takes the host's way in, or
 # every container and job, with it. A process started by hand lands there where no login sessions are kept.
@@ -129,9 +156,9 @@ def protected_reason(info: ProcessInfo, owner: CgroupOwner, own_pids: AbstractSe
         return "it runs this task"
     if info.pid == 2 or (info.ppid == 2 and not info.cmdline):
         return "kernel thread"
-    names = names_of(info)
+    names, installed = names_of(info), _installed_names(info)
     for rule in PROTECTED_RULES:
-        if rule.matches(names):
+        if rule.matches(installed if rule.field == "installed" else names):
             return rule.reason
     if owner.container is not None:
         return "container %s (%s)" % (owner.container[:12] if len(owner.container) == 64 else owner.container, owner.runtime)
@@ -141,9 +168,12 @@ def protected_reason(info: ProcessInfo, owner: CgroupOwner, own_pids: AbstractSe
 def protected_by_user(info: ProcessInfo, owner: CgroupOwner, patterns: Sequence[str]) -> Optional[str]:
     """Whether one of the user's shell patterns names this process, its unit or its user.
 
-    ``unit:``, ``process:`` or ``user:`` in front narrows a pattern to that field; a process is matched by name or title.
+    ``unit:``, ``process:`` or ``user:`` in front narrows a pattern to that field; a process is matched by name or title, a unit
+    with its suffix or without.
     """
-    fields = {"unit": [owner.unit] if owner.unit else [], "process": names_of(info) + [info.cmdline], "user": [info.user]}
+    unit = owner.unit or ""
+    units = [unit, unit.rpartition(".")[0]] if unit else []
+    fields = {"unit": units, "process": names_of(info) + [info.cmdline], "user": [info.user]}
     for pattern in patterns:
         kind, colon, rest = pattern.partition(":")
         chosen = [kind] if colon and kind in fields else list(fields)
@@ -184,6 +214,27 @@ def names_of(info: ProcessInfo) -> List[str]:
         # "sshd: root@pts/0" and "nginx: worker" are titles whose first word is the name
         names.append(_base(info.argv[0].split(" ")[0]).rstrip(":"))
     return names
+
+
+def _installed_names(info: ProcessInfo) -> List[str]:
+    """Its names as far as they are a program's that the system installed; all of them where the program can't be seen."""
+    if not info.exe:
+        return names_of(info)
+    if not info.exe.startswith(_SYSTEM_PLACES):
+        return []
+    if not _INTERPRETER.match(_base(info.exe)):
+        return names_of(info)
+    return [_base(word) for word in info.argv[1:4] if word.startswith(_SYSTEM_PLACES)]
+
+
+def is_interactive_shell(info: ProcessInfo) -> bool:
+    """Whether it is a shell at which somebody sits, rather than one that runs a script or a command."""
+    argv = info.argv
+    if not argv or not _SHELL.match(_base(argv[0].lstrip("-"))):
+        return False
+    options = [word for word in argv[1:] if word.startswith(("-", "+"))]
+    login = argv[0].startswith("-") or any(word in ("-i", "--init-file", "--rcfile") for word in options)
+    return login or len(options) == len(argv) - 1
 
 
 def is_python(info: ProcessInfo) -> bool:

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from .._core.clock import Clock
+from dataclasses import replace
+from typing import Optional
+
+from .._core.clock import Clock, Deadline
 from .._systemd.manager import Systemd
 from .ports import Ports
 from .processes import end_processes
@@ -24,21 +27,28 @@ def stop_unit(
     return stop_units([UnitRef(systemd, unit)], stop_timeout, clock, root)[0]
 
 
-def carry_out(plan: Plan, grace: float, ports: Ports, done: Done) -> None:
-    """Stop the plan's units, then end its processes. ``done`` grows as things happen."""
+def carry_out(plan: Plan, grace: float, ports: Ports, done: Done, deadline: Optional[Deadline] = None) -> bool:
+    """Stop the plan's units, then end its processes. ``done`` grows as things happen.
+
+    Neither begins once the time is over: False when something was left undone for that. ``grace`` (s) is cut to half of what is left.
+    """
     clock = ports.clock
     if plan.stops:
         start = clock.monotonic()
+        if deadline is not None and deadline.remaining <= 0:
+            return False
         refs = [
             UnitRef(ports.systemd if stop.unit.uid is None else ports.user_systemd(stop.unit.uid), stop.unit.unit, stop.unit.uid)
             for stop in plan.stops
         ]
-        for stopped in stop_units(refs, grace, clock, ports.proc_root):
-            done.record_stop(stopped)
+        for stop, stopped in zip(plan.stops, stop_units(refs, _within(grace, deadline), clock, ports.proc_root)):
+            done.record_stop(replace(stopped, members=stop.members))
         done.timings.stop += clock.monotonic() - start
     if plan.signals:
         start = clock.monotonic()
-        for signalled in end_processes(plan.signals, grace, clock, ports.proc_root, ports.holds_gpu):
+        if deadline is not None and deadline.remaining <= 0:
+            return False
+        for signalled in end_processes(plan.signals, _within(grace, deadline), clock, ports.proc_root, ports.holds_gpu):
             if signalled.outcome == "refused":
                 holder = signalled.holder
                 done.refused[holder.identity] = Skip(
@@ -47,3 +57,8 @@ def carry_out(plan: Plan, grace: float, ports: Ports, done: Done) -> None:
             if signalled.signals:
                 done.signalled[signalled.holder.identity] = signalled
         done.timings.signal += clock.monotonic() - start
+    return True
+
+
+def _within(grace: float, deadline: Optional[Deadline]) -> float:
+    return grace if deadline is None else min(grace, max(0.0, deadline.remaining / 2.0))

@@ -132,7 +132,7 @@ def out_of_reach(held: Sequence[Held], view: View, plan: Plan) -> Optional[str]:
     """Why waiting longer can't free the memory; None when it may still come back."""
     if not held:
         return None
-    if not view.snapshot.processes_reliable:
+    if not view.processes_reliable:
         return "the driver's process list failed validation, so nobody can be asked to let go"
     skipped = {skip.pid for skip in plan.skips}
     if all(_beyond_reach(each, skipped) for each in held):
@@ -143,7 +143,7 @@ def out_of_reach(held: Sequence[Held], view: View, plan: Plan) -> Optional[str]:
 def _beyond_reach(held: Held, skipped: AbstractSet[Optional[int]]) -> bool:
     """Whether all of it belongs to processes that are there and are not touched. The dying may still give theirs back."""
     if held.used_mib is None:
-        return held.gpu.state in ("lost", "reset_required")
+        return held.gpu.state in ("lost", "reset_required") or held.gpu.unanswered
     theirs = [
         holder.used_mib.get(held.gpu.index)
         for holder, _why in held.holders
@@ -180,9 +180,12 @@ def of_survivor(pid: int, name: str, state: str, wchan: Optional[str]) -> Unkill
 
 def failure_message(
     held: Sequence[Held], unkillable: Sequence[Unkillable], reason: Optional[str], waited: float, reset: str, extra: Sequence[str],
-    scope: str = "orphans", accept: str = "nothing",
+    scope: str = "orphans", accept: str = "nothing", accepted: bool = False,
 ) -> str:
-    """One message that names every GPU, every holder and the next step that is left with what was asked (reset, scope, accept)."""
+    """One message that names every GPU, every holder and the next step that is left with what was asked (reset, scope, accept).
+
+    Where it is ``accepted`` that memory is held, no step is left and the message says so.
+    """
     parts = ["GPU memory is still held after %.1f s" % waited]
     if not held:
         parts[0] = "The GPU memory is not proven free after %.1f s: %s" % (waited, reason or "no reason is known")
@@ -198,7 +201,14 @@ def failure_message(
             )
         )
     parts += extra
+    if accepted:
+        parts[0] = "Accepted: " + parts[0]
+        return _sentences(parts)
     parts += _next_steps(held, unkillable, reset, scope, accept)
+    return _sentences(parts)
+
+
+def _sentences(parts: Sequence[str]) -> str:
     return " ".join(part if part.endswith((".", ":", ".)")) else part + "." for part in parts)
 
 

@@ -6,23 +6,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Dict, List, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
 from .._gpu.select import resolve
 from .._gpu.types import Gpu, GpuProcess, Snapshot
 from .._process.cgroup import owner_of
-from .._process.procfs import ancestors, cgroup_text, read_process, user_name
-from .._process.rules import host_unit_reason, protected_by_user, protected_reason
-from .._process.types import CgroupOwner, ProcessInfo
-from .._systemd.manager import Systemd
-from .._systemd.show import UnitStatus
+from .._process.procfs import ancestors, cgroup_text, has_account, read_process
+from .._process.rules import host_unit_reason
+from .._process.types import CgroupOwner
 from .ports import Ports
 from .request import ReclaimRequest
 from .starts import find_starts
-from .types import Holder, UnitKey, UnitView, View
+from .types import Holder, UnitKey, View
+from .unit_views import protection, unit_views
 
 # How a container is stopped by the runtime that would otherwise start it again.
 _STOP_COMMANDS = {
@@ -37,14 +35,6 @@ _STOP_COMMANDS = {
     "slurm": "scancel %s",
 }
 
-# The job that changes this host's services (_unit/change_unit.py). It holds the host's lock, but not in the moments in which it is
-# started, or started again.
-CHANGE_UNIT = "gpufleet-change.service"
-
-# The client or supervisor of a container in a service's own cgroup (ExecStart=docker run, Podman's units) is no reason to leave
-# the service alone: stopping the unit is how such a container is stopped.
-_CONTAINER_CLIENT = "container runtime"
-
 
 def look(reader: GpuReader, request: ReclaimRequest, ports: Ports) -> View:
     """Read the driver, /proc and systemd. Raises GpuFleetError when a selected GPU isn't there."""
@@ -52,9 +42,15 @@ def look(reader: GpuReader, request: ReclaimRequest, ports: Ports) -> View:
     if not snapshot.available:
         return View(snapshot, (), (), {}, ports.clock.time())
     holders = _holders(snapshot, request, ports)
-    units = _units(request, holders, ports)
+    units = unit_views(request, holders, ports)
     starts = find_starts(snapshot, holders, units, ports)
-    return View(snapshot, _selected(request, snapshot), holders, units, ports.clock.time(), starts)
+    return View(snapshot, _selected(request, snapshot), holders, units, ports.clock.time(), starts, _unknown(request.users, holders))
+
+
+def _unknown(users: Sequence[str], holders: Sequence[Holder]) -> Tuple[str, ...]:
+    """The names that are nobody's here. A number is always somebody's: accounts of containers have no name on the host."""
+    running = {holder.user for holder in holders}
+    return tuple(name for name in users if name not in running and not name.isdigit() and not has_account(name))
 
 
 def _selected(request: ReclaimRequest, snapshot: Snapshot) -> Tuple[int, ...]:
@@ -131,7 +127,7 @@ def _holder(
         container=owner.container or process.container,
         vllm=process.vllm,
         orphan=process.orphan,
-        protected_by=None if info is None else _protected(info, owner, request.protect, own),
+        protected_by=None if info is None else protection(info, owner, request.protect, own),
         proven=process.proven,
         start_time=process.start_time if info is None else info.start_time,
         info=info,
@@ -143,13 +139,6 @@ def _unit_key(owner: CgroupOwner) -> Optional[UnitKey]:
     if owner.unit is None:
         return None
     return owner.unit, owner.uid if owner.user_unit else None
-
-
-def _protected(
-    info: ProcessInfo, owner: CgroupOwner, patterns: Sequence[str], own: AbstractSet[int]
-) -> Optional[str]:
-    """The rules' reason, or the caller's. Containers are told apart, since a unit named by the caller may hold one."""
-    return protected_reason(info, replace(owner, container=None), own) or protected_by_user(info, owner, patterns)
 
 
 def _stop_command(owner: CgroupOwner) -> Optional[str]:
@@ -164,74 +153,3 @@ def _stop_command(owner: CgroupOwner) -> Optional[str]:
         name = name.rpartition("_")[2]  # job_42
     command = _STOP_COMMANDS.get(owner.runtime or "")
     return None if command is None else command.replace("%s", name)
-
-
-def _units(request: ReclaimRequest, holders: Sequence[Holder], ports: Ports) -> Dict[UnitKey, UnitView]:
-    keys: Set[UnitKey] = {holder.unit for holder in holders if holder.unit is not None}
-    keys |= {(name, None) for name in request.units}
-    if keys or holders or request.clean_shm:
-        keys.add((CHANGE_UNIT, None))
-    found: Dict[UnitKey, UnitView] = {}
-    for uid in sorted({uid for _unit, uid in keys}, key=lambda each: -1 if each is None else each):
-        names = sorted(unit for unit, of in keys if of == uid)
-        systemd = ports.systemd if uid is None else ports.user_systemd(uid)
-        for view in _views(request, names, uid, systemd, ports):
-            found[view.key] = view
-    return found
-
-
-def _views(
-    request: ReclaimRequest, names: Sequence[str], uid: Optional[int], systemd: Systemd, ports: Ports
-) -> List[UnitView]:
-    user = None if uid is None else user_name(uid)
-    try:
-        statuses = systemd.statuses(names)
-    except GpuFleetError as exc:
-        if uid is None:
-            raise
-        # Without an answer of the user's manager the unit counts as active and is left alone, with the reason said.
-        return [UnitView(name, uid, True, False, protected_by=exc.msg, user=user) for name in names]
-    return [_view(request, name, uid, user, statuses[name], systemd, ports) for name in names]
-
-
-def _view(
-    request: ReclaimRequest,
-    name: str,
-    uid: Optional[int],
-    user: Optional[str],
-    status: UnitStatus,
-    systemd: Systemd,
-    ports: Ports,
-) -> UnitView:
-    protected = None
-    stoppable = request.scope == "all" or name in request.units
-    along: Tuple[str, ...] = ()
-    if stoppable and not status.inactive and name.endswith(".service"):
-        protected = _protected_member(request, status, systemd, ports)
-        also = systemd.stopped_with(name)
-        along = tuple(other for other, found in systemd.statuses(also).items() if not found.inactive)
-    return UnitView(
-        unit=name,
-        uid=uid,
-        exists=status.exists or not status.inactive,
-        inactive=status.inactive,
-        main_pid=status.main_pid,
-        protected_by=protected,
-        host_unit=host_unit_reason(name),
-        user=user,
-        takes_along=along,
-    )
-
-
-def _protected_member(request: ReclaimRequest, status: UnitStatus, systemd: Systemd, ports: Ports) -> Optional[str]:
-    """Why this unit must not be stopped: the first of its processes that is protected."""
-    own = frozenset(ancestors(os.getpid(), ports.proc_root))
-    for pid in systemd.cgroup_pids(status.unit, status):
-        info = read_process(pid, ports.proc_root)
-        if info is None:
-            continue
-        owner = owner_of(cgroup_text(pid, ports.proc_root))
-        reason = _protected(info, owner, request.protect, own)
-        if reason is not None and reason != _CONTAINER_CLIENT:
-            return "it runs %s (pid %d): %s" % (info.comm, pid, reason)
-    return None

@@ -21,13 +21,14 @@ from .types import Holder, Plan, Signal, Skip, Start, UnitKey, UnitStop, UnitVie
 _START_TOLERANCE_S = 0.011
 _SLURM_JOB = re.compile(r"job_[0-9]+$")
 NO_SUCH_UNIT = "there is no such unit on this host"
+NO_SUCH_USER = "`users` names it, but this host has neither such an account nor a process of that name on a GPU"
 
 
 def make_plan(request: ReclaimRequest, view: View) -> Plan:
     """What frees the selected GPUs within the scope."""
     stops: Dict[UnitKey, UnitStop] = {}
     signals: List[Signal] = []
-    skips: List[Skip] = []
+    skips: List[Skip] = [Skip(None, name, NO_SUCH_USER) for name in view.unknown_users]
     named = _named_units(request, view, stops, skips)
     for holder in sorted(view.holders, key=lambda each: each.pid):
         if not holder.gpus & set(view.selected) or (holder.unit in named and holder.unit is not None):
@@ -133,7 +134,7 @@ def _unreachable(view: View, holder: Holder) -> Optional[str]:
         return "it has ended and waits for %s to reap it; no signal reaches it" % parent
     if holder.state == "not_visible" or holder.info is None:
         return "the driver's number means no process here that could be proven (another PID namespace): look for it outside"
-    if not view.snapshot.processes_reliable:
+    if not view.processes_reliable:
         return "the driver's process list failed validation, so no process of it is touched"
     if not holder.proven:
         return "the driver lists it, but it has no GPU device node open: it may be another process with that number"
@@ -217,11 +218,12 @@ def _chosen(request: ReclaimRequest, holder: Holder) -> bool:
 def _unit_to_stop(view: View, holder: Holder) -> Optional[UnitView]:
     """The unit that has to be stopped to end this process; None when the process itself is to be signalled.
 
-    A scope never starts anything again, and neither does a unit that is inactive (its processes outlived it). What a
-    login or a timer daemon launched is not that daemon's to restart.
+    systemd starts nothing of a scope again, but a process in it may, and a scope that has such a one is stopped as well. A
+    unit that is inactive (its processes outlived it) starts nothing. What a login or a timer daemon launched is not that
+    daemon's to restart.
     """
     unit = None if holder.unit is None else view.units.get(holder.unit)
-    if unit is None or unit.inactive or not unit.unit.endswith(".service"):
+    if unit is None or unit.inactive or not (unit.unit.endswith(".service") or unit.supervisor is not None):
         return None
     if unit.host_unit is not None and unit.main_pid != holder.pid:
         return None
@@ -285,7 +287,7 @@ def _why_not_named(request: ReclaimRequest, view: View, unit: UnitView) -> Optio
         held = sorted({index for member in members for index in member.gpus})
         return "it holds GPU %s, none of those selected" % ", ".join(map(str, held))
     for member in members:
-        reason = _protected(member) or _filtered(request, view, member)
+        reason = (None if member.pid in unit.helpers else _protected(member)) or _filtered(request, view, member)
         if reason is not None:
             return "%s (pid %d): %s" % (member.name, member.pid, reason)
     return None
@@ -298,7 +300,7 @@ def _members(view: View, unit: UnitView) -> List[Holder]:
 def _stop(view: View, unit: UnitView, reason: str) -> UnitStop:
     members = _members(view, unit)
     gpus = sorted({index for member in members for index in member.gpus})
-    return UnitStop(unit, tuple(gpus), tuple(sorted(member.pid for member in members)), reason)
+    return UnitStop(unit, tuple(gpus), tuple(sorted(members, key=lambda each: each.pid)), reason)
 
 
 def _why_signal(holder: Holder) -> str:

@@ -15,10 +15,9 @@ from .._core.runner import Completed, Runner
 from .._gpu.reader import GpuReader, open_reader
 from .._process.holders import device_holders
 from .._systemd.manager import Systemd
+from .patience import call_limit
 from .processes import HoldsGpu, holds_gpu
 from .request import ReclaimRequest
-
-_DRIVER_CALL_S = 60.0
 
 
 class UserManagerRunner(Runner):
@@ -81,5 +80,5 @@ class Ports:
 
 
 def host_ports(request: ReclaimRequest) -> Ports:
-    """The real world: a driver call may take no longer than the whole reclaim."""
-    return Ports(open_reader=lambda: open_reader(timeout=min(_DRIVER_CALL_S, request.timeout), protect=request.protect))
+    """The real world: a driver call may take its share of the whole time and no more."""
+    return Ports(open_reader=lambda: open_reader(timeout=call_limit(request.timeout), protect=request.protect))

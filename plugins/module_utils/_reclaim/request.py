@@ -106,11 +106,29 @@ def faults_of(request: ReclaimRequest) -> List[str]:
     for service in request.services:
         if not service.strip() or "/" in service or "*" in service or service.startswith("-"):
             faults.append("%r in `services` is no unit name; write it out, e.g. vllm-kimi.service" % service)
+    for user in request.users:
+        fault = _no_user(user)
+        if fault is not None:
+            faults.append("%r in `users` %s" % (user, fault))
     for pattern in request.protect:
         fault = _protects_nobody(pattern)
         if fault is not None:
             faults.append("%r in `protect` %s" % (pattern, fault))
     return faults
+
+
+def _no_user(user: str) -> Optional[str]:
+    """Why nobody can be called so; None when somebody may. Whether the host knows them is seen there."""
+    if not user.strip():
+        return "is empty; leave `users` out to mean everybody's processes"
+    parts = [part for part in re.split(r"[,\s]+", user) if part]
+    if len(parts) > 1 or "," in user:
+        return "is not one name; give a list: users: [%s]" % ", ".join(parts)
+    if user != user.strip():
+        return "has a space before or behind the name"
+    if user.startswith("-"):
+        return "is no user: give a name, or a number from 0 up"
+    return None
 
 
 def _protects_nobody(pattern: str) -> Optional[str]:

@@ -32,6 +32,7 @@ class ReclaimResult:
     resets: Tuple[GpuReset, ...] = ()
     timings: Timings = field(default_factory=Timings)
     msg: Optional[str] = None
+    warnings: Tuple[str, ...] = ()
 
     @property
     def freed_mib(self) -> int:
@@ -67,6 +68,8 @@ class ReclaimResult:
         }
         if self.msg is not None:
             result["msg"] = self.msg
+        if self.warnings:
+            result["warnings"] = list(self.warnings)
         return result
 
     def to_failure(self) -> Dict[str, Any]:
@@ -88,7 +91,7 @@ def planned(
         freed=freed,
         gpus_before=gpus,
         gpus_after=gpus,
-        stopped_units=tuple(StoppedUnit(stop.unit.unit, "would_stop", 0.0, uid=stop.unit.uid) for stop in plan.stops),
+        stopped_units=tuple(StoppedUnit(stop.unit.unit, "would_stop", 0.0, uid=stop.unit.uid, members=stop.members) for stop in plan.stops),
         signalled=tuple(Signalled(each.holder, (), "would_signal", each.reason) for each in plan.signals),
         left_alone=plan.skips,
         held=tuple(held),
@@ -137,6 +140,12 @@ def diff(result: ReclaimResult) -> Dict[str, str]:
     units = {(each.unit, each.uid) for each in result.stopped_units}
     pids = {each.holder.pid for each in result.signalled}
     before: List[str] = ["unit %s" % unit for unit, _uid in sorted(units, key=str)]
+    shown = {gpu.index for gpu in result.gpus_before}
+    for stopped in result.stopped_units:
+        for member in stopped.members:
+            # What ends with a unit on GPUs that were not selected.
+            before += ["GPU %d: pid %d %s (with %s)" % (index, member.pid, member.name, stopped.unit)
+                       for index in sorted(member.gpus - shown)]
     after: List[str] = []
     for gpu in result.gpus_before:
         for process in gpu.processes:

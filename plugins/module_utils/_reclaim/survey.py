@@ -12,6 +12,7 @@ from typing import Dict, FrozenSet, List, Sequence
 from .._core.errors import GpuFleetError
 from .._process.procfs import ancestors, read_process
 from .left import DIRTY, Held, of_survivor, of_zombie
+from .plan import NO_SUCH_USER
 from .ports import Ports
 from .request import ReclaimRequest
 from .types import Done, Plan, UnitView, Unkillable, View
@@ -33,12 +34,21 @@ def unkillable(view: View, done: Done, ports: Ports) -> List[Unkillable]:
     return [found[pid] for pid in sorted(found)]
 
 
-def notes(view: View, done: Done, revived: Sequence[UnitView], held: Sequence[Held], ports: Ports) -> List[str]:
-    """What else the failure message has to say: units that would not stop, what came back, suspects, resets that failed."""
+def unanswered(view: View) -> List[str]:
+    """The GPUs that hang although nobody asked for them: what is on them could not be seen."""
+    return ["GPU %d, which was not selected, does not answer (%s)" % (gpu.index, gpu.error or "no detail") for gpu in view.unanswered]
+
+
+def notes(
+    view: View, done: Done, revived: Sequence[UnitView], held: Sequence[Held], fresh: Plan, ports: Ports
+) -> List[str]:
+    """What else the failure message has to say: units that would not stop, what came back (``fresh`` would be ended next), suspects,
+    resets that failed, GPUs and users that could not be taken into account."""
     said = ["Unit %s could not be stopped: %s" % (each.unit, each.detail) for each in done.stopped.values()
             if not each.ok and not each.restarted]
     said += ["Unit %s is started again each time it is stopped, by %s" % (unit.label, _reviver(unit, ports)) for unit in revived]
-    said += _suspects(view, held, ports)
+    said += _respawned(done, fresh, ports) + _suspects(view, held, ports) + unanswered(view)
+    said += ["User %s: %s" % (name, NO_SUCH_USER) for name in view.unknown_users]
     return said + ["GPU %d: %s" % (each.gpu, each.detail) for each in done.resets if each.detail is not None]
 
 
@@ -64,6 +74,19 @@ def _reviver(unit: UnitView, ports: Ports) -> str:
     except GpuFleetError:
         triggers = []  # the message is about the memory, and must not get lost over this
     return "%s: stop that first" % ", ".join(triggers) if triggers else "something else (a script, a scheduler, a person)"
+
+
+def _respawned(done: Done, fresh: Plan, ports: Ports) -> List[str]:
+    """Who starts anew what was signalled: its parent, which holds no GPU itself."""
+    if not done.signalled:
+        return []
+    said: List[str] = []
+    for each in fresh.signals:
+        parent = None if each.holder.info is None else read_process(each.holder.info.ppid, ports.proc_root)
+        if parent is not None and parent.pid > 1:
+            said.append("%s (pid %d) was started by %s (pid %d) meanwhile, which may start another: end that first"
+                        % (each.holder.name, each.holder.pid, parent.comm, parent.pid))
+    return said
 
 
 def _suspects(view: View, held: Sequence[Held], ports: Ports) -> List[str]:

@@ -54,7 +54,8 @@ class UnitView:
 
     ``inactive`` means that nothing runs and nothing is about to. ``protected_by`` says why it must not be stopped, None when
     it may. ``main_pid`` is 0 when there is none. ``user`` names the owner of a user unit. ``takes_along`` are the running units
-    that systemd would stop with it.
+    that systemd would stop with it. ``supervisor`` names the process of a scope that would start its GPU processes again.
+    ``helpers`` are processes that are protected by themselves and end with their unit where that is named.
     """
 
     unit: str
@@ -66,6 +67,8 @@ class UnitView:
     host_unit: Optional[str] = None
     user: Optional[str] = None
     takes_along: Tuple[str, ...] = ()
+    supervisor: Optional[str] = None
+    helpers: FrozenSet[int] = frozenset()
 
     @property
     def key(self) -> UnitKey:
@@ -89,7 +92,10 @@ class Start:
 
 @dataclass(frozen=True)
 class View:
-    """One look at a host: the GPUs asked for, all holders, the units that matter. ``now`` is seconds since the epoch."""
+    """One look at a host: the GPUs asked for, all holders, the units that matter. ``now`` is seconds since the epoch.
+
+    ``unknown_users`` are those of ``users`` that have neither an account nor a process here.
+    """
 
     snapshot: Snapshot
     selected: Tuple[int, ...]
@@ -97,21 +103,39 @@ class View:
     units: Mapping[UnitKey, UnitView]
     now: float
     starts: Tuple[Start, ...] = ()
+    unknown_users: Tuple[str, ...] = ()
 
     @property
     def gpus(self) -> Tuple[Gpu, ...]:
         """The GPUs asked for."""
         return tuple(gpu for gpu in self.snapshot.gpus if gpu.index in self.selected)
 
+    @property
+    def processes_reliable(self) -> bool:
+        """Whether the driver's lists may be acted on: not when one makes no sense, nor when a GPU asked for does not answer."""
+        bad = [gpu for gpu in self.snapshot.gpus if not gpu.processes_reliable]
+        elsewhere = all(gpu.unanswered and gpu.index not in self.selected for gpu in bad)
+        return self.snapshot.processes_reliable or (bool(bad) and elsewhere)
+
+    @property
+    def unanswered(self) -> Tuple[Gpu, ...]:
+        """The GPUs that were not asked for and do not answer: what is on them is not known."""
+        return tuple(gpu for gpu in self.snapshot.gpus if gpu.unanswered and gpu.index not in self.selected)
+
 
 @dataclass(frozen=True)
 class UnitStop:
-    """A unit to stop: ``pids`` are the GPU processes it answers for."""
+    """A unit to stop: ``members`` are the GPU processes it answers for, ``gpus`` what they hold, also of GPUs not selected."""
 
     unit: UnitView
     gpus: Tuple[int, ...]
-    pids: Tuple[int, ...]
+    members: Tuple[Holder, ...]
     reason: str
+
+    @property
+    def pids(self) -> Tuple[int, ...]:
+        """The pids of its members."""
+        return tuple(member.pid for member in self.members)
 
 
 @dataclass(frozen=True)
@@ -160,7 +184,7 @@ class StoppedUnit:
     ``result`` is ``stopped`` (it ended by itself when asked), ``killed`` (it had to be killed as a whole), ``swept`` (processes
     that outlived the unit were ended one by one), ``inactive`` (nothing ran) or ``failed`` (it still runs, or ``survivors``
     do, as ``detail`` says). ``would_stop`` is check mode's. ``uid`` names the user manager of a user unit. ``restarted``: it runs
-    because somebody starts it again each time it is stopped.
+    because somebody starts it again each time it is stopped. ``members`` are the GPU processes that end with it, on whatever GPU.
     """
 
     unit: str
@@ -170,6 +194,7 @@ class StoppedUnit:
     uid: Optional[int] = None
     detail: Optional[str] = None
     restarted: bool = False
+    members: Tuple[Holder, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -184,7 +209,13 @@ class StoppedUnit:
     def to_result(self) -> Dict[str, Any]:
         """The entry for ``stopped_units``."""
         user = None if self.uid is None else user_name(self.uid)
-        return {"unit": self.unit, "user": user, "result": self.result, "seconds": round(self.seconds, 3)}
+        return {
+            "unit": self.unit,
+            "user": user,
+            "result": self.result,
+            "seconds": round(self.seconds, 3),
+            "processes": [{"pid": each.pid, "name": each.name, "gpus": sorted(each.gpus)} for each in self.members],
+        }
 
 
 @dataclass(frozen=True)
@@ -300,7 +331,9 @@ class Done:
         before = self.stopped.get(key)
         self.attempts[key] = self.attempts.get(key, 0) + 1
         if before is not None:
-            stopped = replace(stopped, seconds=before.seconds + stopped.seconds)
+            known = {each.identity for each in before.members}
+            members = before.members + tuple(each for each in stopped.members if each.identity not in known)
+            stopped = replace(stopped, seconds=before.seconds + stopped.seconds, members=members)
         if stopped.changed or before is None:
             self.stopped[key] = stopped
 

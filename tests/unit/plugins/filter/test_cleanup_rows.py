@@ -11,6 +11,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.gpufleet.vllm.plugins.filter.cleanup_rows import FilterModule, cleanup_rows
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import NO_SUCH_USER
 
 
 def result(**more: Any) -> Dict[str, Any]:
@@ -149,6 +150,21 @@ def test_a_named_unit_that_no_host_has_is_a_slip_and_said_on_each() -> None:
                          "gpu03": broken})
     assert [(row["result"], row["ok"]) for row in rows] == [("NO SUCH UNIT", False), ("NO SUCH UNIT", False), ("FAILED", False)]
     assert rows[0]["left"] == "there is no unit vllm-reel.service on this host"
+
+
+def test_a_user_that_no_host_knows_is_a_slip() -> None:
+    unknown = [{"pid": None, "name": "alcie", "reason": NO_SUCH_USER}]
+    rows = cleanup_rows({"gpu01": result(left_alone=unknown), "gpu02": result(left_alone=unknown)})
+    assert [(row["result"], row["ok"], row["left"]) for row in rows] == [("NO SUCH USER", False, "there is no user alcie on this host")] * 2
+    rows = cleanup_rows({"gpu01": result(left_alone=unknown), "gpu02": result(left_alone=[])})
+    assert [row["ok"] for row in rows] == [True, True]
+
+
+def test_what_ends_with_a_unit_on_other_gpus_stands_in_the_table() -> None:
+    unit = {"unit": "train.service", "user": None, "result": "would_stop", "seconds": 0.0,
+            "processes": [{"pid": 7, "name": "python3", "gpus": [3]}, {"pid": 8, "name": "python3", "gpus": [2]}]}
+    (row,) = cleanup_rows({"gpu01": result(changed=True, stopped_units=[unit], gpus_before=[{"index": 3}])})
+    assert row["ended"] == "train.service with python3 pid 8 on GPU 2 (would stop)"
 
 
 def test_a_named_unit_that_some_host_has_is_no_slip_and_said_where_it_is_not() -> None:

@@ -148,6 +148,42 @@ def test_workloads_are_not_protected(info: ProcessInfo) -> None:
     assert not classify(info, NOBODY, None).protected
 
 
+# (title, kernel's name, program): somebody's own work that is called like the system's.
+ALIKE = [
+    ("X", "X", PYTHON),
+    ("./X", "X", "/home/alice/X"),
+    (["/usr/bin/python3", "/home/alice/sshd-train"], "sshd-train", PYTHON),
+    (["/scratch/systemd-train"], "systemd-train", "/scratch/systemd-train"),
+    (["kwin_bench"], "kwin_bench", PYTHON),
+    (["bash", "./gnome-sort.sh"], "gnome-sort.sh", "/usr/bin/bash"),
+    (["slurm-sweep"], "slurm-sweep", "/data/bin/slurm-sweep (deleted)"),
+    (["kube-llm"], "kube-llm", PYTHON),
+    (["qemu-vision"], "qemu-vision", PYTHON),
+]
+
+
+@pytest.mark.parametrize(("title", "comm", "exe"), ALIKE, ids=[comm for _title, comm, _exe in ALIKE])
+def test_a_name_alike_protects_only_where_the_program_may_be_the_systems(title: "str | list[str]", comm: str, exe: str) -> None:
+    assert not classify(process(title, comm, exe, uid=1000), NOBODY, None).protected
+    # Where the program can't be seen, or lies where the system's do, nothing is proven.
+    assert classify(process(comm, comm), NOBODY, None).protected
+    assert classify(process(comm, comm, "/usr/bin/" + comm), NOBODY, None).protected
+
+
+@pytest.mark.parametrize(
+    ("title", "comm", "exe"),
+    [
+        (["/usr/bin/python3", "/usr/bin/gnome-tweaks"], "gnome-tweaks", PYTHON),
+        (["/usr/libexec/gsd-media-keys"], "gsd-media-keys", "/usr/libexec/gsd-media-keys"),
+        (["sshd: alice@pts/0"], "sshd", "/usr/sbin/sshd"),
+        (["/usr/lib/systemd/systemd-hostnamed"], "systemd-hostnam", "/usr/lib/systemd/systemd-hostnamed"),
+        (["/var/lib/rancher/k3s/data/x/bin/k3s", "agent"], "k3s-agent", "/var/lib/rancher/k3s/data/x/bin/k3s"),
+    ],
+)
+def test_the_systems_own_programs_stay_protected(title: "list[str]", comm: str, exe: str) -> None:
+    assert classify(process(title, comm, exe), NOBODY, None).protected
+
+
 def test_what_must_never_be_signalled_is_protected_by_its_pid() -> None:
     info = process(["python3", "x.py"], "python3", pid=77)
     assert classify(info, NOBODY, None, own_pids={77, 5}).protected_by == "it runs this task"
@@ -165,6 +201,9 @@ def test_a_containers_process_is_protected_and_named() -> None:
     [
         ("vllm-a.service", True),
         ("unit:vllm-*.service", True),
+        ("unit:vllm-a", True),
+        ("vllm-a", True),
+        ("unit:vllm", False),
         ("user:alice", True),
         ("alice", True),
         ("process:VLLM::Worker*", True),
@@ -212,7 +251,7 @@ def test_a_worker_is_without_a_server_when_the_chain_above_it_ends() -> None:
 def test_every_rule_is_a_pattern_with_a_reason() -> None:
     for table in (rules.VLLM_RULES, rules.PROTECTED_RULES, rules.HOST_UNITS):
         for rule in table:
-            assert re.compile(rule.pattern) and rule.reason and rule.field in ("name", "title", "program", "unit")
+            assert re.compile(rule.pattern) and rule.reason and rule.field in ("name", "installed", "title", "program", "unit")
 
 
 @given(st.text(max_size=60), st.text(max_size=15), st.one_of(st.none(), st.booleans()))

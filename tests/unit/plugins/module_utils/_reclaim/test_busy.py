@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock, holder_of
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import run as running
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import situation, unit_views
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
@@ -50,7 +50,8 @@ KIMI = "vllm-kimi.service"
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """A host of our own, as root sees it."""
     monkeypatch.setattr(os, "geteuid", as_root)
-    monkeypatch.setattr(looking, "cgroup_text", lambda pid, root="/proc": "0::/\n")
+    for module in (looking, unit_views):
+        monkeypatch.setattr(module, "cgroup_text", lambda pid, root="/proc": "0::/\n")
     made = Machine()
     yield made
     made.end()
@@ -106,7 +107,7 @@ def test_nothing_is_ended_while_the_job_of_a_change_is_between_two_tries(
 
 
 def test_the_job_of_a_change_is_known_by_its_name() -> None:
-    assert looking.CHANGE_UNIT == CHANGE_UNIT
+    assert unit_views.CHANGE_UNIT == CHANGE_UNIT
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
@@ -177,7 +178,7 @@ def test_the_host_is_not_looked_at_twice_where_nobody_had_the_lock_meanwhile(
         looks.append(holder_of(machine.run_root) is not None)
         return looking.look(*arguments)
 
-    monkeypatch.setattr(running, "look", look)
+    monkeypatch.setattr(situation, "look", look)
     assert reclaim(ReclaimRequest(settle=0.1), machine.ports()).freed
     assert looks == [False, True], "the first, and the last one, which falls into the settle time"
 

@@ -10,7 +10,8 @@ from typing import Any, List, Tuple
 
 import pytest
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import result
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import NO_SUCH_USER, make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import Candidate, ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Plan, UnitView, View
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
@@ -159,6 +160,34 @@ def test_user_units_are_told_apart_from_system_units_of_the_same_name() -> None:
 def test_a_scope_is_no_unit_that_starts_anything_again() -> None:
     made = plan(view([holder(11, unit=("session-3.scope", None))], [unit("session-3.scope", host_unit="a login session")]), scope="all")
     assert ended(made) == ([], [11], [])
+
+
+def test_a_scope_whose_process_would_start_its_like_again_is_stopped_as_a_unit() -> None:
+    look = view([holder(11, unit=("run-r8.scope", None))], [unit("run-r8.scope", supervisor="sh (pid 9)")])
+    assert ended(plan(look, scope="all")) == (["run-r8.scope"], [], [])
+    assert ended(plan(look)) == ([], [], [11])
+
+
+def test_what_ends_with_a_unit_on_other_gpus_is_named() -> None:
+    made = plan(view([in_unit(11, gpus=[3]), in_unit(12, gpus=[2])], [unit(KIMI)], selected=[3]), scope="all")
+    assert ended(made) == ([KIMI], [], []) and made.stops[0].gpus == (2, 3)
+    planned = result.planned(made, (gpu(3),), False, [], [])
+    (stopped,) = planned.to_result()["stopped_units"]
+    assert [(each["pid"], each["gpus"]) for each in stopped["processes"]] == [(11, [3]), (12, [2])]
+    assert "GPU 2: pid 12 VLLM::Worker_TP (with %s)\n" % KIMI in result.diff(planned)["before"]
+
+
+def test_a_helper_of_a_named_unit_does_not_lock_it_and_is_never_signalled() -> None:
+    logger = holder(12, unit=(KIMI, None), used_mib={}, protected_by="GPU tool")
+    look = view([in_unit(11), logger], [unit(KIMI, helpers=frozenset({12}))])
+    assert ended(plan(look, scope="services", services=(KIMI,))) == ([KIMI], [], [])
+    locked = view([in_unit(11), logger], [unit(KIMI)])
+    assert plan(locked, scope="services", services=(KIMI,)).empty and plan(locked, scope="all").empty
+
+
+def test_a_user_that_is_nobody_here_is_said() -> None:
+    made = plan(replace(view([orphan(11)]), unknown_users=("alcie",)), users=("alcie",))
+    assert made.empty and [(skip.pid, skip.name, skip.reason) for skip in made.skips][0] == (None, "alcie", NO_SUCH_USER)
 
 
 def test_what_a_daemon_of_the_host_launched_is_signalled_the_daemon_is_not() -> None:

@@ -65,6 +65,25 @@ def test_what_cannot_be_meant_is_refused(parameters: Dict[str, Any], words: str)
 
 
 @pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ("", "is empty; leave `users` out to mean everybody's"),
+        (" ", "is empty"),
+        ("root,vllm", "is not one name; give a list: users: [root, vllm]"),
+        ("root vllm", "give a list: users: [root, vllm]"),
+        ("root,", "give a list: users: [root]"),
+        (" root", "has a space"),
+        ("-1", "is no user: give a name, or a number from 0 up"),
+    ],
+)
+def test_a_user_that_cannot_be_one_is_refused(user: str, words: str) -> None:
+    with pytest.raises(GpuFleetError, match="in `users` ") as caught:
+        check(ReclaimRequest(users=(user,)))
+    assert words in caught.value.msg
+    check(ReclaimRequest(users=("root", "0", "svc-llm", "DOM\\\\bob")))
+
+
+@pytest.mark.parametrize(
     "pattern",
     [
         "users:alice", "unitt:foo", "Unit:foo", "unit:", "user: ", "", " ", "unit:[abc", "[!abc", "re:.*", "unit: foo", "train* ", ":x",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from typing import Any, Dict, Iterator, List, Sequence
+from unittest import mock
 
 import pytest
 
@@ -18,8 +19,13 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.identity import ProvenProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import processes, reset, units
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import run as running
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import (
+    processes,
+    reset,
+    situation,
+    unit_views,
+    units,
+)
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.result import ReclaimResult
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
@@ -45,7 +51,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     def cgroup(pid: int, root: str = "/proc") -> str:
         return "0::/system.slice/%s\n" % units[pid] if pid in units else "0::/\n"
 
-    monkeypatch.setattr(looking, "cgroup_text", cgroup)
+    for module in (looking, unit_views):
+        monkeypatch.setattr(module, "cgroup_text", cgroup)
     made.units = units  # type: ignore[attr-defined]
     yield made
     made.end()
@@ -88,7 +95,7 @@ def test_the_last_look_falls_into_the_settle_time(machine: Machine, monkeypatch:
         events.append("reading")
         return real_reading()
 
-    monkeypatch.setattr(running, "look", look)
+    monkeypatch.setattr(situation, "look", look)
     monkeypatch.setattr(machine, "reading", reading)
     machine.spawn(**ORPHAN)
     assert do(machine, settle=0.5).freed
@@ -133,7 +140,8 @@ def test_check_mode_names_exactly_what_a_run_ends_and_touches_nothing(machine: M
     planned = reclaim(request, machine.ports(), check_mode=True)
     assert planned.changed and not planned.freed
     assert [each.to_result() for each in planned.stopped_units] == [
-        {"unit": "vllm-a.service", "user": None, "result": "would_stop", "seconds": 0.0}
+        {"unit": "vllm-a.service", "user": None, "result": "would_stop", "seconds": 0.0,
+         "processes": [{"pid": machine.children[2].pid, "name": mock.ANY, "gpus": [1]}]}
     ]
     assert [(each.holder.pid, each.outcome, each.signals) for each in planned.signalled] == [
         (each, "would_signal", ()) for each in sorted((pid, other))
@@ -442,6 +450,73 @@ def test_nobody_is_ended_once_the_time_is_over(machine: Machine) -> None:
         do(machine, timeout=0.3)
     assert machine.alive(pid) and caught.value.result["signalled"] == [] and not caught.value.result["changed"]
     assert "left alone: the time was over before it could be ended; give a longer timeout" in caught.value.msg
+
+
+def test_no_signal_is_sent_once_stopping_a_unit_took_all_the_time(machine: Machine) -> None:
+    left, served = machine.spawn(**ORPHAN), machine.spawn(gpus=[1], vllm=True)
+    in_unit(machine, "vllm-a.service", served, after=0.2)
+
+    def stopped(unit: str) -> None:
+        kill_members(machine, [served])
+        time.sleep(1.0)
+
+    machine.systemd.on_stopped = stopped
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, scope="services", services=("vllm-a",), timeout=1.0)
+    assert machine.alive(left) and caught.value.result["signalled"] == [] and caught.value.result["changed"]
+    assert [each["unit"] for each in caught.value.result["stopped_units"]] == ["vllm-a.service"]
+    assert "(pid %d, user" % left in caught.value.msg and "the time was over before it could be ended" in caught.value.msg
+
+
+def test_a_gpu_that_hangs_and_was_not_selected_fails_nothing_and_is_warned_of(machine: Machine) -> None:
+    pid = machine.spawn(gpus=[1], **ORPHAN)
+    real = machine.reading
+
+    def lame() -> Snapshot:
+        found = real()
+        sick = gpu(0, None, state="error", error="memory: driver_hung", unanswered=True, processes_reliable=False)
+        return Snapshot(True, backend="nvml", count=2, processes_reliable=False, gpus=(sick, found.gpus[1]))
+
+    machine.reading = lame  # type: ignore[method-assign]
+    result = do(machine, gpus=("1",))
+    assert result.freed and [each.holder.pid for each in result.signalled] == [pid]
+    assert result.to_result()["warnings"] == ["GPU 0, which was not selected, does not answer (memory: driver_hung)"]
+    begun = time.monotonic()
+    with pytest.raises(GpuFleetError, match="GPU 0 can't be read .error: memory: driver_hung") as caught:
+        do(machine)
+    assert time.monotonic() - begun < 5.0, "nothing was to be waited for"
+    assert "warnings" not in caught.value.result
+
+
+def test_what_came_free_beside_rightful_users_has_to_stay_so_for_the_settle_time(machine: Machine) -> None:
+    in_unit(machine, "vllm-a.service", machine.spawn(mib=40000, vllm=True))
+    machine.spawn(mib=50000, **ORPHAN)
+    result = do(machine, accept="in_use", settle=0.8)
+    assert result.changed and result.timings.settle >= 0.8
+    again = do(machine, accept="in_use", settle=0.8)
+    assert not again.changed and again.timings.settle < 0.8, "nothing was done, nothing is to settle"
+
+
+def test_a_success_does_not_speak_like_a_failure(machine: Machine) -> None:
+    in_unit(machine, "vllm-a.service", machine.spawn(vllm=True))
+    said = do(machine, accept="in_use").msg
+    assert said is not None and said.startswith("Accepted: GPU memory is still held") and "Next:" not in said
+
+
+def test_a_loop_that_cannot_be_stopped_as_a_unit_is_named_with_who_goes_on_with_it(machine: Machine) -> None:
+    pid = machine.spawn()
+    real = machine.reading
+
+    def again() -> Snapshot:
+        if not any(machine.alive(child.pid) for child in machine.children):
+            machine.spawn()
+        return real()
+
+    machine.reading = again  # type: ignore[method-assign]
+    with pytest.raises(GpuFleetError) as caught:
+        do(machine, scope="all")
+    assert pid in [each["pid"] for each in caught.value.result["signalled"]]
+    assert "(pid %d) meanwhile, which may start another: end that first" % os.getpid() in caught.value.msg
 
 
 def test_a_driver_that_dies_on_the_way_ends_it_without_a_claim(machine: Machine) -> None:

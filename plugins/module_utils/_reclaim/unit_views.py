@@ -1,0 +1,157 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The units that matter to a reclaim as they are now: whether they run, what speaks against stopping them, what goes with them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from typing import AbstractSet, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+
+from .._core.errors import GpuFleetError
+from .._process.cgroup import owner_of
+from .._process.procfs import ancestors, cgroup_text, read_process, user_name
+from .._process.rules import (
+    CHANGE_OF_USER,
+    GPU_TOOL,
+    host_unit_reason,
+    is_interactive_shell,
+    protected_by_user,
+    protected_reason,
+)
+from .._process.types import CgroupOwner, ProcessInfo
+from .._systemd.manager import Systemd
+from .._systemd.show import UnitStatus
+from .ports import Ports
+from .request import ReclaimRequest
+from .types import Holder, UnitKey, UnitView
+
+# The job that changes this host's services (_unit/change_unit.py). It holds the host's lock, but not in the moments in which it is
+# started, or started again.
+CHANGE_UNIT = "gpufleet-change.service"
+
+# The client or supervisor of a container in a service's own cgroup (ExecStart=docker run, Podman's units) is no reason to leave
+# the service alone: stopping the unit is how such a container is stopped.
+_CONTAINER_CLIENT = "container runtime"
+# What a person sits before: a graphical program, a terminal's tab, a pane of tmux. It is never stopped for one process in it.
+_OF_A_PERSON = re.compile(r"(?:app|vte-spawn|tmux-spawn|session)-.*\.scope$|init\.scope$")
+
+
+def unit_views(request: ReclaimRequest, holders: Sequence[Holder], ports: Ports) -> Dict[UnitKey, UnitView]:
+    """The holders' units, those that the request names, and the job that changes services. Raises GpuFleetError where the system's
+    manager does not answer."""
+    keys: Set[UnitKey] = {holder.unit for holder in holders if holder.unit is not None}
+    keys |= {(name, None) for name in request.units}
+    if keys or holders or request.clean_shm:
+        keys.add((CHANGE_UNIT, None))
+    found: Dict[UnitKey, UnitView] = {}
+    for uid in sorted({uid for _unit, uid in keys}, key=lambda each: -1 if each is None else each):
+        names = sorted(unit for unit, of in keys if of == uid)
+        for view in _Manager(request, uid, holders, ports).views(names):
+            found[view.key] = view
+    return found
+
+
+def protection(
+    info: ProcessInfo, owner: CgroupOwner, patterns: Sequence[str], own: AbstractSet[int]
+) -> Optional[str]:
+    """The rules' reason, or the caller's. Containers are told apart, since a unit named by the caller may hold one."""
+    return protected_reason(info, replace(owner, container=None), own) or protected_by_user(info, owner, patterns)
+
+
+class _Manager:
+    """The units of one manager: the system's, or a user's."""
+
+    def __init__(self, request: ReclaimRequest, uid: Optional[int], holders: Sequence[Holder], ports: Ports) -> None:
+        self._request = request
+        self._uid = uid
+        self._user = None if uid is None else user_name(uid)
+        self._holders = holders
+        self._systemd: Systemd = ports.systemd if uid is None else ports.user_systemd(uid)
+        self._root = ports.proc_root
+        self._own: Optional[FrozenSet[int]] = None
+
+    def views(self, names: Sequence[str]) -> List[UnitView]:
+        try:
+            statuses = self._systemd.statuses(names)
+        except GpuFleetError as exc:
+            if self._uid is None:
+                raise
+            # Without an answer of the user's manager the unit counts as active and is left alone, with the reason said.
+            return [UnitView(name, self._uid, True, False, protected_by=exc.msg, user=self._user) for name in names]
+        return [self._view(name, statuses[name]) for name in names]
+
+    def _view(self, name: str, status: UnitStatus) -> UnitView:
+        named = name in self._request.units
+        view = UnitView(
+            unit=name,
+            uid=self._uid,
+            exists=status.exists or not status.inactive,
+            inactive=status.inactive,
+            main_pid=status.main_pid,
+            host_unit=host_unit_reason(name),
+            user=self._user,
+        )
+        in_question = named or (self._request.scope == "all" and view.host_unit is None)
+        if status.inactive or not in_question:
+            return view
+        infos = self._members(status)
+        if name.endswith(".service") or named:
+            against, helpers = self._against(infos, status.main_pid, named)
+            return replace(view, protected_by=against, helpers=helpers, takes_along=self._along(name))
+        supervisor = self._supervisor(name, infos)
+        return view if supervisor is None else replace(view, supervisor=supervisor, takes_along=self._along(name))
+
+    def _members(self, status: UnitStatus) -> Dict[int, ProcessInfo]:
+        infos = (read_process(pid, self._root) for pid in self._systemd.cgroup_pids(status.unit, status))
+        return {info.pid: info for info in infos if info is not None}
+
+    def _along(self, name: str) -> Tuple[str, ...]:
+        statuses = self._systemd.statuses(self._systemd.stopped_with(name))
+        return tuple(other for other, found in statuses.items() if not found.inactive)
+
+    def _protection(self, info: ProcessInfo) -> Optional[str]:
+        if self._own is None:
+            self._own = frozenset(ancestors(os.getpid(), self._root))
+        reason = protection(info, owner_of(cgroup_text(info.pid, self._root)), self._request.protect, self._own)
+        return None if reason == _CONTAINER_CLIENT else reason
+
+    def _against(self, infos: Mapping[int, ProcessInfo], main_pid: int, named: bool) -> Tuple[Optional[str], FrozenSet[int]]:
+        """(why this unit must not be stopped: the first of its processes that is protected; those that are its own helpers)."""
+        helpers: Set[int] = set()
+        for info in infos.values():
+            reason = self._protection(info)
+            if reason is None:
+                continue
+            own = self._is_helper(info, reason, main_pid)
+            if own and named:
+                helpers.add(info.pid)
+                continue
+            way = "; named in `services` the unit is stopped, and this ends with it" if own else ""
+            return "it runs %s (pid %d): %s%s" % (info.comm, info.pid, reason, way), frozenset()
+        return None, frozenset(helpers)
+
+    def _is_helper(self, info: ProcessInfo, reason: str, main_pid: int) -> bool:
+        """Whether the unit's main process started it for itself (a logger), or it is the main process's change of user."""
+        owner = owner_of(cgroup_text(info.pid, self._root))
+        if not main_pid or protected_by_user(info, owner, self._request.protect) is not None:
+            return False
+        below = main_pid in ancestors(info.pid, self._root)
+        return (reason == GPU_TOOL and below and info.pid != main_pid) or (reason == CHANGE_OF_USER and below)
+
+    def _supervisor(self, name: str, infos: Mapping[int, ProcessInfo]) -> Optional[str]:
+        """The process of a scope that holds no GPU, but has started one that does, and could again; None where there is none.
+
+        None too where the scope is more than this program: somebody's shell or session, a protected process, this task.
+        """
+        if _OF_A_PERSON.match(name) or any(is_interactive_shell(info) or self._protection(info) for info in infos.values()):
+            return None
+        key = (name, self._uid)
+        on_gpu = {holder.pid for holder in self._holders if holder.unit == key}
+        for pid in sorted(on_gpu):
+            line = [infos[elder] for elder in ancestors(pid, self._root) if elder in infos and elder not in on_gpu]
+            if line and not line[0].zombie:
+                return "%s (pid %d)" % (line[0].comm, line[0].pid)
+        return None

@@ -1,0 +1,126 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What speaks against stopping a unit, and which scope is stopped as a unit: on real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import Clock
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import ProcessInfo
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import unit_views as views
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import Ports
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import UnitView
+from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.manager import Systemd
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import FakeSystemd, active, holder
+
+Started = Tuple[int, int]
+
+
+@pytest.fixture
+def children() -> Iterator[List["subprocess.Popen[str]"]]:
+    """Shells that the test started; ended afterwards with what they started."""
+    started: List["subprocess.Popen[str]"] = []
+    yield started
+    for child in started:
+        os.killpg(child.pid, 9)
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def start(children: List["subprocess.Popen[str]"]) -> Started:
+    """A shell and the child that it started: (pid of the shell, pid of the child)."""
+    child = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait; :"], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    children.append(child)
+    assert child.stdout is not None
+    return child.pid, int(child.stdout.readline())
+
+
+def view_of(
+    unit: str, pids: Sequence[int], on_gpu: Sequence[int], main_pid: int = 0, named: bool = False, **request: Any
+) -> UnitView:
+    """The unit as a look sees it."""
+    systemd = FakeSystemd(Clock(), units={unit: active(unit, main_pid)}, members={unit: list(pids)})
+    scope: Dict[str, Any] = {"scope": "services", "services": (unit,)} if named else {"scope": "all"}
+    holders = [holder(pid, unit=(unit, None)) for pid in on_gpu]
+    ports = Ports(systemd=systemd)  # type: ignore[arg-type]
+    assert isinstance(Ports().systemd, Systemd)
+    return views.unit_views(ReclaimRequest(**scope, **request), holders, ports)[unit, None]
+
+
+def alike(monkeypatch: pytest.MonkeyPatch, pid: int, **fields: Any) -> None:
+    """Let one process look like another program."""
+
+    def read(asked: int, root: str = "/proc") -> "ProcessInfo | None":
+        info = read_process(asked, root)
+        return info if info is None or asked != pid else ProcessInfo(**{**vars(info), **fields})
+
+    monkeypatch.setattr(views, "read_process", read)
+
+
+def test_a_scope_is_stopped_where_a_process_off_the_gpu_would_start_its_like_again(children: Any) -> None:
+    shell, child = start(children)
+    found = view_of("run-r8.scope", [shell, child], [child])
+    assert found.supervisor == "sh (pid %d)" % shell
+    assert view_of("run-r8.scope", [shell, child], [child, shell]).supervisor is None, "both are ended"
+    assert view_of("run-r8.scope", [child], [child]).supervisor is None, "who started it is elsewhere"
+    assert view_of("run-r8.service", [shell, child], [child]).supervisor is None, "a service needs no such reason"
+
+
+@pytest.mark.parametrize("unit", ["session-3.scope", "init.scope", "app-code-4711.scope", "vte-spawn-0a.scope", "tmux-spawn-0a.scope"])
+def test_a_persons_scope_is_never_stopped_for_one_process_in_it(children: Any, unit: str) -> None:
+    shell, child = start(children)
+    assert view_of(unit, [shell, child], [child]).supervisor is None
+
+
+def test_a_scope_with_somebodys_shell_or_a_protected_process_or_this_task_is_not_stopped(
+    children: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell, child = start(children)
+    assert view_of("job.scope", [shell, child, os.getpid()], [child]).supervisor is None
+    alike(monkeypatch, shell, argv=("-bash",), comm="bash")
+    assert view_of("job.scope", [shell, child], [child]).supervisor is None
+    alike(monkeypatch, shell, argv=("tmux",), comm="tmux: server")
+    assert view_of("job.scope", [shell, child], [child]).supervisor is not None
+    alike(monkeypatch, shell, argv=("sudo", "-u", "alice"), comm="sudo")
+    assert view_of("job.scope", [shell, child], [child]).supervisor is None
+
+
+def test_a_named_scope_is_held_against_its_processes_as_well() -> None:
+    found = view_of("job.scope", [os.getpid()], [], named=True)
+    assert found.protected_by is not None and "it runs this task" in found.protected_by
+
+
+@pytest.mark.parametrize(("comm", "named", "locked"), [
+    ("nvidia-smi", True, False), ("nvidia-smi", False, True), ("sudo", True, False), ("Xorg", True, True), ("sshd", True, True),
+])
+def test_a_helper_of_a_named_unit_ends_with_it(
+    children: Any, monkeypatch: pytest.MonkeyPatch, comm: str, named: bool, locked: bool
+) -> None:
+    """A logger that a service starts beside its server is the service's own; what is the host's never is."""
+    main, helper = start(children)
+    alike(monkeypatch, helper, comm=comm, argv=(comm,), exe="/usr/bin/" + comm)
+    found = view_of("vllm-a.service", [main, helper], [main], main, named)
+    assert (found.protected_by is not None) is locked
+    assert found.helpers == (frozenset() if locked else frozenset({helper}))
+    if locked and comm == "nvidia-smi":
+        assert "named in `services` the unit is stopped, and this ends with it" in str(found.protected_by)
+
+
+def test_a_helper_that_the_caller_protects_or_that_somebody_else_started_locks_the_unit(
+    children: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, helper = start(children)
+    alike(monkeypatch, helper, comm="nvidia-smi", argv=("nvidia-smi",), exe="/usr/bin/nvidia-smi")
+    assert view_of("vllm-a.service", [main, helper], [main], main, True, protect=("process:nvidia-smi",)).protected_by is not None
+    stranger, _child = start(children)
+    assert view_of("vllm-a.service", [stranger, helper], [stranger], stranger, True).protected_by is not None
+    assert view_of("logger.service", [helper], [helper], helper, True).protected_by is not None, "what the unit is for is protected"
