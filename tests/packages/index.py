@@ -1,0 +1,197 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A package index of the tests' own: wheels and sdists of a few lines, served on loopback as the real indexes serve theirs.
+
+The real pip and the real uv install from it. What it serves calls itself vllm, and prints a version.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import http.server
+import io
+import re
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+from types import TracebackType
+from typing import Dict, List, Optional, Sequence, Type
+
+_RUNS = '''
+import sys
+__version__ = "%(version)s"
+
+
+def main() -> None:
+    print("%(version)s")
+'''
+# What a package that was built against another library does on its first import.
+_CRASHES = 'raise ImportError("libcudart.so.13: cannot open shared object file: No such file or directory")\n'
+_HANGS = "import time\n\n\ndef main() -> None:\n    time.sleep(600)\n"
+_LIES = 'def main() -> None:\n    print("0.1.0")\n'
+BODIES = {"runs": _RUNS, "crashes": _CRASHES, "hangs": _HANGS, "lies": _LIES}
+
+_BACKEND = '''
+import subprocess
+
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    compiler = "no-such-gcc"
+    try:
+        subprocess.check_call([compiler, "-c", "x.c"])
+    except FileNotFoundError:
+        raise SystemExit("error: command '%s' failed: No such file or directory" % compiler)
+'''
+
+
+def wheel(
+    directory: Path, name: str, version: str, body: str = "runs", requires: Sequence[str] = (), python: str = ">=3.8",
+    scripts: bool = True,
+) -> Path:  # fmt: skip
+    """Write a wheel; ``body`` is what its command does, one of BODIES."""
+    package = name.replace("-", "_")
+    info = "%s-%s.dist-info" % (package, version)
+    metadata = "Metadata-Version: 2.1\nName: %s\nVersion: %s\nRequires-Python: %s\n" % (name, version, python)
+    metadata += "".join("Requires-Dist: %s\n" % each for each in requires)
+    text = BODIES[body]
+    files = {
+        package + "/__init__.py": text % {"version": version} if body == "runs" else text,
+        info + "/METADATA": metadata,
+        info + "/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    if scripts:
+        files[info + "/entry_points.txt"] = "[console_scripts]\n%s = %s:main\n" % (name, package)
+    files[info + "/RECORD"] = "".join("%s,%s,%d\n" % (path, _digest(data), len(data)) for path, data in files.items()) + (
+        info + "/RECORD,,\n"
+    )
+    target = directory / ("%s-%s-py3-none-any.whl" % (package, version))
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in files.items():
+            archive.writestr(path, data)
+    return target
+
+
+def sdist_that_compiles(directory: Path, name: str, version: str) -> Path:
+    """Write a source distribution whose build calls a compiler that isn't there."""
+    base = "%s-%s" % (name.replace("-", "_"), version)
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "%s"\nversion = "%s"\n' % (name, version),
+        "backend.py": _BACKEND,
+        "PKG-INFO": "Metadata-Version: 2.2\nName: %s\nVersion: %s\n" % (name, version),
+    }
+    target = directory / (base + ".tar.gz")
+    with tarfile.open(target, "w:gz") as archive:
+        for path, text in files.items():
+            entry = tarfile.TarInfo("%s/%s" % (base, path))
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return target
+
+
+def _digest(text: str) -> str:
+    raw = hashlib.sha256(text.encode()).digest()
+    return "sha256=" + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+class Index:
+    """Serves a directory of distributions at ``url``. ``password`` makes it ask for one; ``broken`` makes it answer 503;
+    ``corrupt`` serves other bytes than the page's hashes promise."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.password: Optional[str] = None
+        self.broken = False
+        self.corrupt = False
+        self.requests: List[str] = []
+        index = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            """One request."""
+
+            def do_GET(self) -> None:
+                index.answer(self)
+
+            def do_HEAD(self) -> None:
+                index.answer(self)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nobody reads it."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Without credentials."""
+        return "http://127.0.0.1:%d/simple" % self._server.server_address[1]
+
+    def with_credentials(self, user: str, password: str) -> str:
+        """The address with credentials in it."""
+        return self.url.replace("://", "://%s:%s@" % (user, password))
+
+    def answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        """A page of links with hashes for a project, or a file."""
+        self.requests.append(request.path)
+        if self.broken:
+            self._send(request, 503, b"down for maintenance")
+            return
+        wanted = "Basic " + base64.b64encode(("ci:%s" % self.password).encode()).decode()
+        if self.password is not None and request.headers.get("Authorization") != wanted:
+            self._send(request, 401, b"who are you?", {"WWW-Authenticate": 'Basic realm="packages"'})
+            return
+        files = self._files()
+        page = re.fullmatch(r"/simple/([^/]+)/?", request.path)
+        name = request.path.rsplit("/", 1)[-1]
+        if page is not None and any(_project(each) == page.group(1) for each in files):
+            links = "".join(
+                '<a href="/files/%s#sha256=%s"%s>%s</a>\n' % (each, hashlib.sha256(data).hexdigest(), _python(each, data), each)
+                for each, data in files.items() if _project(each) == page.group(1)
+            )  # fmt: skip
+            self._send(request, 200, ("<!DOCTYPE html><html><body>%s</body></html>" % links).encode(), {"Content-Type": "text/html"})
+        elif request.path.startswith("/files/") and name in files:
+            self._send(request, 200, files[name][::-1] if self.corrupt else files[name])
+        else:
+            self._send(request, 404, b"no such thing")
+
+    def _files(self) -> Dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in sorted(self.directory.iterdir())}
+
+    @staticmethod
+    def _send(
+        request: http.server.BaseHTTPRequestHandler, status: int, body: bytes, headers: Optional[Dict[str, str]] = None
+    ) -> None:
+        request.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            request.send_header(key, value)
+        request.end_headers()
+        if request.command != "HEAD":
+            request.wfile.write(body)
+
+    def __enter__(self) -> "Index":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _python(filename: str, data: bytes) -> str:
+    """The Python that a wheel wants, as an attribute of its link."""
+    if not filename.endswith(".whl"):
+        return ""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        metadata = archive.read(next(name for name in archive.namelist() if name.endswith("/METADATA"))).decode()
+    return ' data-requires-python="%s"' % html.escape(metadata.split("Requires-Python: ")[1].splitlines()[0])
+
+
+def _project(filename: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"-\d", filename)[0]).lower()
