@@ -75,7 +75,8 @@ def make_free(limits: Sequence[Limit], ports: Ports, reader: GpuReader, timeout:
     else:
         text = holders_text(now.gpus, fits)
     raise GpuFleetError(
-        "The memory that the service needs was not seen to come free within %d s: %s." % (timeout, text),
+        "The memory that the service needs was not seen to come free within %d s: %s. See that it comes free, or give the service "
+        "other GPUs or a lower gpu_memory_utilization, and run again." % (timeout, text),
         ended_processes=list(ended),
     )
 

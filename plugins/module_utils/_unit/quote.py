@@ -39,11 +39,11 @@ def text_value(value: Any, key: str) -> str:
     for char in text:
         code = ord(char)
         if char in "\n\r\x85\u2028\u2029":
-            raise GpuFleetError("%s: a line break can't stand in a value." % key)
+            raise GpuFleetError("%s: a line break can't stand in a value. One read from a file often ends with one: strip it." % key)
         if code == 0:
-            raise GpuFleetError("%s: a NUL character can't stand in a value." % key)
+            raise GpuFleetError("%s: a NUL character can't stand in a value. Remove it." % key)
         if (code < 0x20 and char != "\t") or 0x7F <= code < 0xA0:
-            raise GpuFleetError("%s: the control character U+%04X can't stand in a value." % (key, code))
+            raise GpuFleetError("%s: the control character U+%04X can't stand in a value. Remove it." % (key, code))
         if 0xD800 <= code <= 0xDFFF or code in (0xFFFE, 0xFFFF, 0xFEFF):
             raise GpuFleetError("%s: U+%04X can't be kept in UTF-8 text. Remove it." % (key, code))
     return text

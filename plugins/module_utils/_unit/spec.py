@@ -43,7 +43,8 @@ NOT_IN_SECRETS = {name: NOT_IN_ENV[name] for name in ("CUDA_VISIBLE_DEVICES", "C
 _HOST = re.compile(r"^[A-Za-z0-9_.:%-]+\Z")
 # It stands in settings of three different syntaxes, none of which it should need an escape in.
 _HOME = re.compile(r"^(/[A-Za-z0-9_@+=,-][A-Za-z0-9_.@+=,-]*)+\Z")
-_ACCOUNT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\Z")
+# A number alone would be an id to systemd, root's among them, and no account of that name is ever there.
+_ACCOUNT = re.compile(r"^(?![0-9]+\Z)[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\Z")
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,11 @@ class ServiceSpec:
         for key in ("name", "model", "served_name", "host"):
             set_(self, key, text_value(getattr(self, key), key))
         if not self.model or self.model.startswith("-") or self.model != self.model.strip():
-            raise GpuFleetError("model: %r is neither a directory nor a repository's name." % self.model)
+            raise GpuFleetError("model: %r is neither a directory nor a repository. Give an absolute path, or OWNER/NAME." % self.model)
         if not self.served_name or self.served_name.startswith("-"):
-            raise GpuFleetError("served_name: %r can't be a served model's name." % self.served_name)
+            raise GpuFleetError("served_name: %r can't be a served model's name: it may not be empty or begin with '-'." % self.served_name)
         if not _HOST.match(self.host):
-            raise GpuFleetError("host: %r is no address to listen on." % self.host)
+            raise GpuFleetError("host: %r is no address to listen on. Give one of this host, a name of it, 0.0.0.0 or ::." % self.host)
         exec_command(self.executable, "executable")
         if self.nvidia_modprobe:
             exec_command(self.nvidia_modprobe, "nvidia_modprobe")
@@ -107,7 +108,8 @@ class ServiceSpec:
             raise GpuFleetError("port: %d is outside 1 to 65535." % self.port)
         for key in ("user", "group"):
             if not _ACCOUNT.match(getattr(self, key)):
-                raise GpuFleetError("%s: %r is no name of an account." % (key, getattr(self, key)))
+                wanted = "Give one that useradd takes, such as vllm; a number is none."
+                raise GpuFleetError("%s: %r is no name of an account. %s" % (key, getattr(self, key), wanted))
         if self.home and not _HOME.match(self.home):
             raise GpuFleetError("home: %r is not an absolute path of letters, digits and any of '_.@+=,-'." % self.home)
         set_(self, "gpus", tuple(int(gpu) for gpu in self.gpus))
