@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import 
 from lab import Host, Lab
 
 LOOK_S = 12.0  # docs/service.md: no look at a running server takes longer
-QUICK_S = 3.0  # one at a server that answers; a busy machine makes it slow
+QUICK_S = 6.0  # the rest of a run, which takes half a second, on a machine that many use
 ENGINE = "kill -9 $(pgrep -f '^VLLM::EngineCore')"
 
 

@@ -27,8 +27,10 @@ _FIRST_LOOK_S = 5.0
 _SECOND_LOOK_S = 4.0
 _PAUSE_S = 1.0
 _METRICS_S = 1.0
-# They stand still in an engine that hangs. Requests that end are none of them: one that its client gives up ends as well.
-_PROGRESS = ("generation_tokens_total", "prompt_tokens_total", "iteration_tokens_total_count")
+# They stand still in an engine that hangs. Others move without it: prompts may be counted when they arrive, those of this very look
+# among them, and a request that its client gives up counts as ended.
+_MADE = "generation_tokens_total"
+_PROGRESS = (_MADE, "iteration_tokens_total_count")
 _IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
 
 
@@ -54,13 +56,13 @@ def examine_server(target: Target, clock: Clock, limit: float, idle_gpus: Option
     first = probe(target, clock, min(_FIRST_LOOK_S, deadline.remaining))
     if first.ready or first.stage == "loading":
         return Wellness(first)
-    before = _metrics(target.server, deadline)
+    before, since = _metrics(target.server, deadline), deadline.elapsed
     clock.sleep(min(_PAUSE_S, deadline.remaining))
     again = probe(target, clock, min(_SECOND_LOOK_S, max(0.1, deadline.remaining - _METRICS_S)))
     if again.ready or again.stage == "loading":
         return Wellness(again)
     after = _metrics(target.server, deadline)
-    return _judged(target.unit, again, before, after, deadline.elapsed, idle_gpus)
+    return _judged(target.unit, again, before, after, deadline.elapsed - since, idle_gpus)
 
 
 def _judged(
@@ -71,15 +73,16 @@ def _judged(
     seconds: float,
     idle_gpus: Optional[str],
 ) -> Wellness:
-    made = sum(max(0.0, after[name] - before[name]) for name in _PROGRESS[:2] if name in before and name in after)
-    if any(after[name] > before[name] for name in _PROGRESS if name in before and name in after):
+    """``seconds`` lie between the two readings of the metrics."""
+    known = [name for name in _PROGRESS if name in before and name in after]
+    if any(after[name] > before[name] for name in known):
+        made = max(0.0, after.get(_MADE, 0.0) - before.get(_MADE, 0.0))
         text = "%s is left as it is: its engine works (%d tokens within %.0f s%s), but it did not answer this run: %s"
         return Wellness(seen, doubt=text % (unit, made, seconds, _in_flight(after), seen.detail))
     if not seen.silent:
         return Wellness(seen, unwell="it runs but does not serve: %s" % seen.detail)
     if idle_gpus is not None:
         return Wellness(seen, unwell="it runs, but its engine is gone: %s, and %s" % (idle_gpus, seen.detail))
-    known = [name for name in _PROGRESS if name in before and name in after]
     stands = "its engine finished no step within %.0f s%s" % (seconds, _in_flight(after)) if known else "its metrics say nothing"
     text = (
         "%s did not answer this run (%s), and %s. It may be busy with long prompts, or hang: from outside both look the same, so "

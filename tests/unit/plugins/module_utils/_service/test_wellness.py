@@ -82,6 +82,7 @@ def test_a_slow_server_is_left_as_it_is_and_told_of_within_the_documented_time()
     assert found.unwell is None
     assert found.doubt is not None and "state: restarted" in found.doubt and "1 requests running and 2 waiting" in found.doubt
     assert seconds <= LOOK_S
+    assert "finished no step within 5 s" in found.doubt, "only what was seen between the two readings"
 
 
 def test_a_server_that_makes_tokens_for_others_is_said_to_work() -> None:
@@ -89,6 +90,16 @@ def test_a_server_that_makes_tokens_for_others_is_said_to_work() -> None:
         found, _seconds = look(Engine(rate=5000.0, ttft=90.0 if code == 200 else 0.1, status_code=code))
         assert found.unwell is None
         assert found.doubt is not None and "its engine works" in found.doubt
+
+
+def test_what_counts_without_the_engine_is_no_work_of_it() -> None:
+    """The look's own requests are counted as well: their prompts, maybe on arrival, and their end when the look gives them up."""
+    server = Engine(ttft=90.0)
+    moving = ("prompt_tokens_total", "request_success_total", "e2e_request_latency_seconds_count")
+    standing = server.metrics
+    server.metrics = lambda timeout=5.0: {**standing(), **dict.fromkeys(moving, server.world.clock.now)}  # type: ignore[method-assign]
+    found, _seconds = look(server)
+    assert found.doubt is not None and "its engine finished no step" in found.doubt
 
 
 @pytest.mark.parametrize("code", [429, 503])
