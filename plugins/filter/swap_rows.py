@@ -169,7 +169,13 @@ def _succeeded(result: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
         return {"result": "would restart" if would else "restarted"}
     if starts:
         return {"result": "would start" if would else "started"}
-    return {"result": "updated" if result.get("changed") else "ok, unchanged"}
+    if result.get("changed"):
+        return {"result": "updated"}
+    if result.get("ready"):
+        return {"result": "ok, unchanged"}
+    # It runs as declared, and was too busy to answer, or still loads: nothing was done, and nothing was proven.
+    warnings = [str(text) for text in result.get("warnings") or []]
+    return {"result": "unchanged, not seen to serve", "detail": warnings[0] if warnings else None}
 
 
 def _first_line(result: Optional[Mapping[str, Any]]) -> Optional[str]:

@@ -34,6 +34,8 @@ def row(result: dict[str, Any], plan: bool = False) -> dict[str, Any]:
 @pytest.mark.parametrize(("result", "said"), [
     (SWAPPED, {"before": "old", "after": "new", "result": "swapped", "downtime_s": 8.25, "total_s": 9.5}),
     (UNCHANGED, {"before": "new", "after": "new", "result": "ok, unchanged", "downtime_s": None}),
+    ({**UNCHANGED, "ready": False, "warnings": ["It may hang."]},
+     {"before": "new", "after": "new", "result": "unchanged, not seen to serve", "detail": "It may hang."}),
     ({**SWAPPED, "replaced": [], "serving_before": []}, {"before": None, "after": "new", "result": "started"}),
     ({**UNCHANGED, "changed": True, "actions": [{"action": "write", "target": "/x"}]}, {"before": "new", "result": "updated"}),
     ({**SWAPPED, "replaced": [], "serving_before": ["new"],
