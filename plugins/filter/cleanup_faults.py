@@ -12,13 +12,14 @@ from ansible.errors import AnsibleFilterError
 from ansible.parsing.dataloader import DataLoader
 from ansible.utils.vars import load_extra_vars
 
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _cleanup
-
 
 def cleanup_faults(hostvars: Any, hosts: Sequence[str], scope: Any, query: Any = None) -> List[str]:
     """What is wrong with a request, in sentences; empty when nothing is."""
     if not isinstance(hostvars, Mapping):
         raise AnsibleFilterError("cleanup_faults takes hostvars, not %s" % type(hostvars).__name__)
+    # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _cleanup
+
     by_host: Dict[str, Dict[str, Any]] = {}
     for host in hosts:
         variables = hostvars[host]
