@@ -61,7 +61,7 @@ options:
       - V(present) declares the files and touches no process.
       - V(stopped) stops the service and leaves its files.
       - V(absent) stops the service and removes its unit, drop-in, configuration and secrets. Its home with the caches,
-        C(/var/lib/vllm/<slug>), stays.
+        C(/var/lib/vllm/<slug>), stays. So does a drop-in that somebody else wrote, which a warning names.
       - Each is reached from whatever state the unit is in. It may be active, starting, stopping, waiting for its next start, failed,
         over its start limit, or running though its file is gone. A masked one is stopped and removed, but not started or declared before
         somebody unmasks it.
