@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import 
 from lab import Host, Lab
 
 LOOK_S = 12.0  # docs/service.md: no look at a running server takes longer
-QUICK_S = 6.0  # the rest of a run, which takes half a second, on a machine that many use
+REST_S = 15.0  # the rest of a run takes half a second on a host of its own, and much longer on a machine that many use
 ENGINE = "kill -9 $(pgrep -f '^VLLM::EngineCore')"
 
 
@@ -73,22 +73,22 @@ def asked(host: Host, tokens: int) -> Iterator[None]:
 def test_one_that_answers_costs_a_moment(host: Host) -> None:
     done, seconds, restarted = again(host)
     assert done["ready"] and done["actions"] == [] and done["warnings"] == [] and not restarted
-    assert seconds < QUICK_S
+    assert seconds < LOOK_S
 
 
 def test_a_slow_one_is_told_of_and_never_restarted(host: Host) -> None:
     """Its counters stand still as they would in an engine that hangs: the first part of an answer takes a minute and a half."""
     host.vllm.behave("small", throttle={"ttft_s": 90.0})
     planned, seconds, _restarted = again(host, check=True)
-    assert planned["actions"] == [] and seconds < LOOK_S + QUICK_S
+    assert planned["actions"] == [] and seconds < LOOK_S + REST_S
     done, seconds, restarted = again(host)
     assert not done["failed"] and not done["changed"] and done["actions"] == [] and not restarted
     assert not done["ready"], "nothing was seen to come of it"
     for said in (planned["warnings"], done["warnings"]):
         assert len(said) == 1 and "It may be busy" in said[0] and "state: restarted" in said[0], said
-    assert seconds < LOOK_S + QUICK_S
+    assert seconds < LOOK_S + REST_S
     _done, seconds, restarted = again(host, ready_timeout=2)
-    assert not restarted and seconds < 2.0 + QUICK_S
+    assert not restarted and seconds < 2.0 + REST_S
 
 
 def test_through_ansible_a_slow_one_is_a_warning_and_no_change(host: Host) -> None:
@@ -106,7 +106,7 @@ def test_one_that_makes_tokens_for_others_is_said_to_work(host: Host) -> None:
     host.vllm.behave("small", throttle={"tokens_per_s": 10.0})
     with asked(host, 400):
         done, seconds, restarted = again(host, args={**SMALL["args"], "max_num_seqs": 1})
-        assert done["actions"] == [] and not restarted and seconds < LOOK_S + QUICK_S
+        assert done["actions"] == [] and not restarted and seconds < LOOK_S + REST_S
         assert "its engine works" in done["warnings"][0] and "1 requests running" in done["warnings"][0], done["warnings"]
 
 
@@ -115,7 +115,7 @@ def test_wrong_answers_are_reason_enough(host: Host, behaviour: dict[str, Any]) 
     host.vllm.behave("small", **behaviour)
     planned, seconds, _restarted = again(host, check=True)
     assert [entry["action"] for entry in planned["actions"]] == ["stop", "prove_free", "start"]
-    assert "it runs but does not serve" in planned["actions"][0]["reason"] and seconds < LOOK_S + QUICK_S
+    assert "it runs but does not serve" in planned["actions"][0]["reason"] and seconds < LOOK_S + REST_S
 
 
 def test_silence_of_one_whose_engine_runs_is_not(host: Host) -> None:
@@ -124,7 +124,7 @@ def test_silence_of_one_whose_engine_runs_is_not(host: Host) -> None:
         host.vllm.behave("small", **behaviour)
         done, seconds, restarted = again(host)
         assert done["actions"] == [] and len(done["warnings"]) == 1 and not restarted, done
-        assert seconds < LOOK_S + QUICK_S
+        assert seconds < LOOK_S + REST_S
 
 
 def test_silence_of_one_whose_engine_is_gone_is(host: Host) -> None:
