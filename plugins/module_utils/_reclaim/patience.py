@@ -11,16 +11,16 @@ from typing import Dict, Optional, Sequence, Tuple
 from .._gpu.reader import GpuReader
 from .._gpu.types import Gpu, Snapshot
 
-# What one call of the driver may take of the whole time: a hung GPU is waited for once, and the others still get their time. Not less
-# than a second, since a driver without persistence mode wakes up slowly.
+# What one call of the driver may take of the whole time: a hung GPU is waited for once, and the others still get their time. Of a short
+# time it may take more, since a busy host and a driver without persistence mode are slow, and not hung.
 _SHARE = 4.0
-_LEAST_CALL_S = 1.0
+_LEAST_CALL_S = 3.0
 _LONGEST_CALL_S = 60.0
 
 
 def call_limit(timeout: float) -> float:
     """How long a single call of the driver may take in a reclaim of ``timeout`` seconds."""
-    return min(_LONGEST_CALL_S, max(_LEAST_CALL_S, timeout / _SHARE))
+    return min(_LONGEST_CALL_S, max(timeout / _SHARE, min(_LEAST_CALL_S, timeout / 2.0)))
 
 
 class PatientReader(GpuReader):

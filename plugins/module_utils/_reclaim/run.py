@@ -98,6 +98,7 @@ class _Run:
         """What a run would try to reset: what is still held by nothing that a person could name once the plan is carried out."""
         ended = frozenset(self.now.planned_fates())
         wanted = [each.gpu for each in held if each.gpu.state in _ASKS_FOR_RESET or dirty_without(each, ended)]
+        self.now.close()  # our own reader has every GPU open as well
         return plan_resets(wanted, {pid for pid, _start in ended} | {os.getpid()}, self.ports.proc_root)
 
     def carry_out(self) -> ReclaimResult:

@@ -40,6 +40,7 @@ class Situation:
         self.done = Done()
         self.late = False
         self.reader: GpuReader = PatientReader(ports.open_reader())
+        self._closed = False
         try:
             self.view = look(self.reader, request, ports)
             self._refuse_unreadable()
@@ -52,12 +53,14 @@ class Situation:
         self.plan = make_plan(request, self.view)
 
     def close(self) -> None:
-        """Let go of the driver."""
-        self.reader.close()
+        """Let go of the driver; the view stays."""
+        if not self._closed:
+            self.reader.close()
+        self._closed = True
 
     def reopen(self) -> None:
         """Read anew what is known of the driver; after a reset."""
-        self.reader = PatientReader(self.ports.open_reader())
+        self.reader, self._closed = PatientReader(self.ports.open_reader()), False
 
     def _refuse_unreadable(self) -> None:
         snapshot = self.view.snapshot

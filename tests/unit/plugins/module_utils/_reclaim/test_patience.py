@@ -71,7 +71,7 @@ def test_where_all_hang_each_reading_asks_anew() -> None:
     assert driver.asked == [None, None]
 
 
-@pytest.mark.parametrize(("timeout", "limit"), [(120.0, 30.0), (8.0, 2.0), (1.5, 1.0), (3600.0, 60.0)])
+@pytest.mark.parametrize(("timeout", "limit"), [(120.0, 30.0), (8.0, 3.0), (1.5, 0.75), (3600.0, 60.0)])
 def test_a_call_may_take_its_share_of_the_time(timeout: float, limit: float) -> None:
     assert call_limit(timeout) == limit
 

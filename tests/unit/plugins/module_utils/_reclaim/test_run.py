@@ -393,7 +393,12 @@ def test_a_reset_frees_what_no_process_holds(machine: Machine, monkeypatch: pyte
 
 def test_check_mode_says_which_gpus_would_be_reset_and_touches_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = {os.getpid(): frozenset({"nvidia0", "nvidia1"})}
-    monkeypatch.setattr(reset, "device_holders", lambda root: opened)
+
+    def holders(_root: str) -> Dict[int, Any]:
+        assert machine.readers == 0, "our own reader is in the way of the reset"
+        return opened
+
+    monkeypatch.setattr(reset, "device_holders", holders)
     machine.leak[1] = 5000
     opened[machine.spawn(gpus=[0], **ORPHAN)] = frozenset({"nvidia0"})
     smi = Smi(machine)
