@@ -14,14 +14,16 @@ parsing a hundred files. A relative import in a text that is no code would at wo
 from __future__ import annotations
 
 import io
+import os
 import re
+import sys
 import zipfile
-from importlib.util import find_spec
+from importlib.util import decode_source
 from typing import Dict, List, Tuple
 
 from .errors import GpuFleetError
 
-_ROOT = __name__.rsplit(".", 2)[0]
+_PLACE = os.path.dirname(os.path.dirname(__file__))
 _SHEBANG = b"#!/usr/bin/python3\n"
 _START = '''import sys
 
@@ -87,13 +89,16 @@ def _is_package(name: str) -> bool:
 
 
 def _source(name: str) -> str:
-    full = "%s.%s" % (_ROOT, name)
-    spec = find_spec(full)
-    get_source = getattr(spec.loader, "get_source", None) if spec is not None else None
-    text = get_source(full) if get_source is not None else None
-    if text is None:
+    # By its path: asked for a module by name, the loader of a zip file compiles it to say where it is.
+    spec = sys.modules[__name__].__spec__
+    get_data = getattr(spec.loader, "get_data", None) if spec is not None else None
+    path = os.path.join(_PLACE, *name.split(".")) + ".py"
+    try:
+        if get_data is None:
+            raise OSError("no loader")
+        return decode_source(get_data(path))
+    except OSError as exc:
         raise GpuFleetError(
             "The source of %s can't be read, and what runs on the host by itself is built from it. Install the collection with its "
-            ".py files." % full
-        )
-    return str(text)
+            ".py files." % path
+        ) from exc

@@ -86,11 +86,25 @@ def test_it_runs_on_every_python_that_is_here(built: bytes, tmp_path: Path, pyth
     assert done.returncode == 0 and "--utilization" in done.stdout
 
 
-def test_without_sources_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Bytecode:
-        loader = object()
-        submodule_search_locations = None
-
-    monkeypatch.setattr(zipapp, "find_spec", lambda name: Bytecode())
+def test_without_sources_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(zipapp, "_PLACE", str(tmp_path))
     with pytest.raises(GpuFleetError, match="Install the collection with its .py files"):
         build_guard()
+
+
+def test_out_of_a_zip_file_nothing_is_compiled_to_be_packed(tmp_path: Path) -> None:
+    payload = tmp_path / "payload.zip"
+    with zipfile.ZipFile(payload, "w") as archive:
+        for source in sorted((ROOT / "plugins" / "module_utils").rglob("*.py")):
+            archive.write(source, "packed/%s" % source.relative_to(ROOT / "plugins" / "module_utils"))
+        archive.writestr("packed/__init__.py", "")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from packed._core import zipapp\n"
+        "from packed._guard.zipapp import build_guard\n"
+        "compiled = []\n"
+        "sys.addaudithook(lambda event, more: compiled.append(str(more[1])) if event == 'compile' else None)\n"
+        "sys.stdout.write('%d bytes, %d compiled' % (len(build_guard()), len([name for name in compiled if 'payload.zip' in name])))\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(payload)], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.endswith(" bytes, 0 compiled") and not done.stdout.startswith("0 ")
