@@ -111,7 +111,7 @@ ansible_facts:
         reason_detail:
           description:
             - The reason in words; also what is noteworthy about a reading that worked, such as a fall-back or a GPU that the driver does
-              not show. C(null) where there is nothing to say.
+              not show, or why the version of CUDA or of the driver is unknown. C(null) where there is nothing to say.
           type: str
           returned: always
           sample: "read through nvidia-smi: the Python package nvidia-ml-py (pynvml) is not installed"
@@ -121,12 +121,15 @@ ansible_facts:
           returned: always
           sample: nvml
         driver_version:
-          description: The driver's version; C(null) if unknown. Where the library can't be used, that of the loaded kernel module.
+          description:
+            - The driver's version; C(null) if unknown, with the reason in C(reason_detail). Where the library can't be used, that of the
+              loaded kernel module.
           type: str
           returned: always
           sample: 580.95.05
         cuda_version:
-          description: The newest version of CUDA that the driver can run; C(null) if unknown.
+          description:
+            - The newest version of CUDA that the driver can run; C(null) if unknown, with the reason in C(reason_detail).
           type: str
           returned: always
           sample: "13.0"
@@ -171,7 +174,7 @@ ansible_facts:
               type: int
               sample: 0
             uuid:
-              description: The UUID; that of the instance where one of MIG was selected. C(null) if unknown.
+              description: The UUID; that of the instance where one of MIG was selected. C(null) if unknown (C(error) says why).
               type: str
               sample: GPU-06c901ba-18e7-4241-8ebc-fc5e2ed24023
             pci_bus_id:
@@ -179,7 +182,7 @@ ansible_facts:
               type: str
               sample: "00000000:01:00.0"
             name:
-              description: The product; C(null) if unknown.
+              description: The product; C(null) if unknown (C(error) says why).
               type: str
               sample: NVIDIA RTX PRO 6000 Blackwell Server Edition
             state:
@@ -187,7 +190,10 @@ ansible_facts:
               type: str
               sample: ok
             error:
-              description: What is wrong with the GPU, or what could not be read of it; C(null) where all is well.
+              description:
+                - What is wrong with the GPU, or what could not be read of it and why; C(null) where there is nothing to say.
+                - Whether the GPU is well is what C(state) says, not this. The driver supports no C(utilization_percent) on a GPU that is
+                  divided into MIG devices, for example, which is said here and no fault.
               type: str
               sample: GPU is lost (fallen off the bus or otherwise inaccessible)
             memory_type:
@@ -217,11 +223,11 @@ ansible_facts:
               type: int
               sample: 2
             utilization_percent:
-              description: Percent of the last sample period during which a kernel ran; C(null) where not reported.
+              description: Percent of the last sample period during which a kernel ran; C(null) where not reported (C(error) says why).
               type: int
               sample: 0
             compute_mode:
-              description: Who may use the GPU, as C(nvidia-smi) writes it; C(null) where not reported.
+              description: Who may use the GPU, as C(nvidia-smi) writes it; C(null) where not reported (C(error) says why).
               type: str
               sample: Default
             mig_devices:
@@ -255,7 +261,7 @@ ansible_facts:
                   type: str
                   sample: ok
                 error:
-                  description: What could not be read; C(null) where all is well.
+                  description: What could not be read, and why; C(null) where there is nothing to say.
                   type: str
                   sample: null
                 total_mib:

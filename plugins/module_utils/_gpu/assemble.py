@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import raw
 from .host import MemInfo
@@ -35,9 +35,10 @@ def assemble(
     pci: Optional[Sequence[str]] = None,
     memory: Optional[MemInfo] = None,
     processes: Optional[OnGpu] = None,
+    others: Sequence[str] = (),
 ) -> Snapshot:
     """The snapshot that a reading amounts to. ``pci`` are the GPUs on the bus, ``memory`` the host's own, ``processes`` says who is on
-    a GPU (see attribution.py)."""
+    a GPU (see attribution.py), ``others`` are addresses of GPUs that the driver shows and that were not read."""
     pci_count = None if pci is None else len(pci)
     if reading.count is not None and pci_count is not None and pci_count < reading.count:
         pci_count = None  # these GPUs are not on the bus that we see (WSL, a container)
@@ -71,7 +72,7 @@ def assemble(
         )
     return Snapshot(
         available=True,
-        reason_detail="; ".join(reading.notes + _missing(reading, pci)) or None,
+        reason_detail="; ".join((*reading.notes, *_missing(reading, pci, others), *_unread(reading, reading.unread))) or None,
         backend=reading.backend,
         driver_version=reading.driver_version,
         cuda_version=reading.cuda_version,
@@ -85,13 +86,23 @@ def assemble(
     )
 
 
-def _missing(reading: raw.RawReading, pci: Optional[Sequence[str]]) -> Tuple[str, ...]:
+def _missing(reading: raw.RawReading, pci: Optional[Sequence[str]], others: Sequence[str]) -> Tuple[str, ...]:
     if reading.count is None or pci is None or len(pci) <= reading.count:
         return ()
-    shown = {gpu.pci_bus_id for gpu in reading.gpus}
+    shown = {gpu.pci_bus_id for gpu in reading.gpus}.union(others)
     hidden = [address for address in pci if address not in shown]
     which = " (missing: %s)" % ", ".join(hidden) if len(hidden) == len(pci) - reading.count else ""
     return ("the driver shows %d of %d GPUs on the PCI bus%s" % (reading.count, len(pci), which),)
+
+
+def _unread(found: object, unread: Dict[str, int]) -> List[str]:
+    """Why values are unknown, those with one reason together. What became known in another way needs none."""
+    names: Dict[str, List[str]] = {}
+    for name, code in sorted(unread.items()):
+        if getattr(found, name) is None:
+            # an older library or nvidia-smi does not even have the question
+            names.setdefault(raw.code_text(raw.NOT_SUPPORTED if code == raw.FUNCTION_NOT_FOUND else code), []).append(name)
+    return ["%s: %s" % (", ".join(alike), why) for why, alike in names.items()]
 
 
 def _reliable(each: raw.RawGpu) -> bool:
@@ -119,6 +130,12 @@ def _gpu(each: raw.RawGpu, host: Optional[MemInfo], processes: Tuple[GpuProcess,
         errors.append("process list: %s" % raw.code_text(each.processes_code))
     if each.bad_processes:
         errors.append("process list: %d entries make no sense" % each.bad_processes)
+    utilization = each.utilization_percent
+    if utilization is not None and not 0 <= utilization <= 100:
+        utilization = None
+        errors.append("utilization_percent: %s" % raw.code_text(raw.BAD_ANSWER))
+    if each.code == raw.SUCCESS:
+        errors.extend(_unread(each, each.unread))
     used = None if memory is None else memory.used
     return Gpu(
         index=each.index,
@@ -133,7 +150,7 @@ def _gpu(each: raw.RawGpu, host: Optional[MemInfo], processes: Tuple[GpuProcess,
         free_mib=_mib(None if memory is None else memory.free),
         reserved_mib=_mib(None if memory is None else memory.reserved),
         unattributed_mib=_unattributed(each, memory) if memory_type != "unified" else None,
-        utilization_percent=each.utilization_percent if 0 <= (each.utilization_percent or 0) <= 100 else None,
+        utilization_percent=utilization,
         compute_mode=each.compute_mode,
         mig_devices=tuple(_mig(device) for device in each.mig_devices),
         processes=processes,
@@ -182,6 +199,7 @@ def _sane(memory: raw.RawMemory) -> bool:
 def _mig(device: raw.RawMig) -> MigDevice:
     memory = device.memory if device.memory is not None and _sane(device.memory) else None
     code = device.code if device.code != raw.SUCCESS else raw.BAD_ANSWER
+    errors = ([] if memory is not None else ["memory: %s" % raw.code_text(code)]) + _unread(device, device.unread)
     return MigDevice(
         index=device.index,
         uuid=device.uuid,
@@ -189,7 +207,7 @@ def _mig(device: raw.RawMig) -> MigDevice:
         gpu_instance_id=device.gpu_instance_id,
         compute_instance_id=device.compute_instance_id,
         state="ok" if memory is not None else _STATES.get(code, "error"),
-        error=None if memory is not None else "memory: %s" % raw.code_text(code),
+        error="; ".join(errors) or None,
         total_mib=_mib(None if memory is None else memory.total),
         used_mib=_mib(None if memory is None else memory.used),
         free_mib=_mib(None if memory is None else memory.free),

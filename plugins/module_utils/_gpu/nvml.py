@@ -49,7 +49,7 @@ class NvmlCollector:
         self._nvml: Optional[Nvml] = None
         self._handles: Dict[int, ctypes.c_void_p] = {}
         self._identities: Dict[int, raw.RawGpu] = {}
-        self._versions: Optional[Tuple[Optional[str], Optional[str]]] = None
+        self._versions: Optional[Tuple[Optional[str], Optional[str], Dict[str, int]]] = None
         self._index: Optional[int] = None
         self._skips = Skips()
 
@@ -61,9 +61,12 @@ class NvmlCollector:
         reading = raw.RawReading(backend="nvml")
         try:
             nvml = self._connect()
-            if self._versions is None and depth == raw.FULL:
-                self._versions = self._try(nvml.driver_version), self._try(nvml.cuda_version)
-            reading.driver_version, reading.cuda_version = self._versions or (None, None)
+            if depth == raw.FULL and self._versions is None:
+                unread: Dict[str, int] = {}
+                versions = self._try(unread, "driver_version", nvml.driver_version), self._try(unread, "cuda_version", nvml.cuda_version)
+                self._versions = versions + (unread,)
+            if self._versions is not None:
+                reading.driver_version, reading.cuda_version, reading.unread = self._versions
             reading.count = nvml.count()
         except NvmlError as exc:
             self._nvml = None
@@ -98,10 +101,10 @@ class NvmlCollector:
             self._mig(nvml, handle, gpu)
             if depth >= raw.MEMORY:
                 self._memory(nvml, handle, gpu)
-                gpu.recovery_action = self._optional(lambda: nvml.recovery_action(handle))
+                gpu.recovery_action = self._optional({}, "recovery_action", lambda: nvml.recovery_action(handle))
             if depth == raw.FULL:
-                gpu.utilization_percent = self._optional(lambda: nvml.utilization(handle))
-                gpu.compute_mode = self._optional(lambda: nvml.compute_mode(handle))
+                gpu.utilization_percent = self._optional(gpu.unread, "utilization_percent", lambda: nvml.utilization(handle))
+                gpu.compute_mode = self._optional(gpu.unread, "compute_mode", lambda: nvml.compute_mode(handle))
             if processes:
                 self._processes(nvml, handle, gpu)
         except NvmlError as exc:
@@ -120,13 +123,14 @@ class NvmlCollector:
         known = self._identities.get(gpu.index)
         if known is None:
             known = raw.RawGpu(gpu.index)
-            known.pci_bus_id = self._try(lambda: nvml.pci_bus_id(handle))
-            known.uuid = self._try(lambda: nvml.uuid(handle))
-            known.name = self._try(lambda: nvml.name(handle))
-            known.minor = self._try(lambda: nvml.minor(handle))
+            known.pci_bus_id = self._try(known.unread, "pci_bus_id", lambda: nvml.pci_bus_id(handle))
+            known.uuid = self._try(known.unread, "uuid", lambda: nvml.uuid(handle))
+            known.name = self._try(known.unread, "name", lambda: nvml.name(handle))
+            known.minor = self._try({}, "minor", lambda: nvml.minor(handle))
             if known.uuid is not None and known.name is not None:
                 self._identities[gpu.index] = known
         gpu.pci_bus_id, gpu.uuid, gpu.name, gpu.minor = known.pci_bus_id, known.uuid, known.name, known.minor
+        gpu.unread.update(known.unread)
 
     def _memory(self, nvml: Nvml, handle: ctypes.c_void_p, gpu: raw.RawGpu) -> None:
         try:
@@ -184,33 +188,29 @@ class NvmlCollector:
         return raw.SUCCESS if error.code in (raw.NOT_SUPPORTED, raw.FUNCTION_NOT_FOUND) else error.code
 
     def _mig_device(self, nvml: Nvml, instance: ctypes.c_void_p, place: int) -> raw.RawMig:
-        code, memory = raw.SUCCESS, None
+        device = raw.RawMig(place)
         try:
-            memory = nvml.memory(instance)
+            device.memory = nvml.memory(instance)
         except NvmlError as exc:
-            code = exc.code
-        return raw.RawMig(
-            place,
-            uuid=self._try(lambda: nvml.uuid(instance)),
-            name=self._try(lambda: nvml.name(instance)),
-            gpu_instance_id=self._try(lambda: nvml.gpu_instance_id(instance)),
-            compute_instance_id=self._try(lambda: nvml.compute_instance_id(instance)),
-            code=code,
-            memory=memory,
-        )
+            device.code = exc.code
+        device.uuid = self._try(device.unread, "uuid", lambda: nvml.uuid(instance))
+        device.name = self._try(device.unread, "name", lambda: nvml.name(instance))
+        device.gpu_instance_id = self._try(device.unread, "gpu_instance_id", lambda: nvml.gpu_instance_id(instance))
+        device.compute_instance_id = self._try(device.unread, "compute_instance_id", lambda: nvml.compute_instance_id(instance))
+        return device
 
-    def _optional(self, call: Callable[[], T]) -> Optional[T]:
+    def _optional(self, unread: Dict[str, int], name: str, call: Callable[[], T]) -> Optional[T]:
         """A value that may be missing, except where its error says that the whole GPU is gone."""
-        try:
-            return call()
-        except NvmlError as exc:
-            if exc.code in _WHOLE_GPU:
-                raise
-            return None
+        value = self._try(unread, name, call)
+        if unread.get(name) in _WHOLE_GPU:
+            raise NvmlError(unread[name], name)
+        return value
 
     @staticmethod
-    def _try(call: Callable[[], T]) -> Optional[T]:
+    def _try(unread: Dict[str, int], name: str, call: Callable[[], T]) -> Optional[T]:
+        """A value, or None, and then why in ``unread``."""
         try:
             return call()
-        except NvmlError:
+        except NvmlError as exc:
+            unread[name] = exc.code
             return None

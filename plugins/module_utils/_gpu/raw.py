@@ -24,6 +24,7 @@ GPU_IS_LOST = 15
 RESET_REQUIRED = 16
 LIB_RM_VERSION_MISMATCH = 18
 ARGUMENT_VERSION_MISMATCH = 25
+NO_GPUS = 28
 UNKNOWN = 999
 # Not NVML's: what the reading itself met.
 HUNG = -1
@@ -54,7 +55,7 @@ CODE_TEXTS: Dict[int, str] = {
     21: "no data",
     ARGUMENT_VERSION_MISMATCH: "argument version mismatch",
     27: "not ready",
-    28: "no GPUs were found",
+    NO_GPUS: "no GPUs were found",
     29: "invalid state",
     UNKNOWN: "unknown error",
     HUNG: "driver_hung: the driver did not answer in time",
@@ -107,7 +108,7 @@ class _Plain:
 
 
 class RawMig(_Plain):
-    """One MIG device."""
+    """One MIG device. ``unread`` as for a GPU."""
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ class RawMig(_Plain):
         compute_instance_id: Optional[int] = None,
         code: int = SUCCESS,
         memory: Optional[RawMemory] = None,
+        unread: Optional[Dict[str, int]] = None,
     ) -> None:
         self.index = index
         self.uuid = uuid
@@ -126,6 +128,7 @@ class RawMig(_Plain):
         self.compute_instance_id = compute_instance_id
         self.code = code
         self.memory = memory
+        self.unread: Dict[str, int] = dict(unread or {})
 
 
 class RawGpu(_Plain):

@@ -111,7 +111,7 @@ class _HostReader(GpuReader):
         reading, on_gpu = self._with_processes(only) if processes else (self._memory(only), None)
         from .assemble import assemble  # here, so that it is loaded while the driver is at work
 
-        snapshot = assemble(reading, self._pci_gpus(), host.meminfo(self._places.proc), on_gpu)
+        snapshot = assemble(reading, self._pci_gpus(), host.meminfo(self._places.proc), on_gpu, self._others(reading))
         if not gpus or not snapshot.available:
             return snapshot
         from .select import resolve  # a reading of all GPUs needs no selection
@@ -182,6 +182,13 @@ class _HostReader(GpuReader):
 
         known = self._known_gpus()
         return frozenset(gpu.index for gpu in resolve(words, known)) if known else None
+
+    def _others(self, reading: raw.RawReading) -> List[str]:
+        """The addresses of what the driver shows besides what was read, without asking it about GPUs that nobody wants to know of."""
+        if reading.count is None or len(reading.gpus) == reading.count:
+            return []
+        addresses = [gpu.pci_bus_id for gpu in self._identities if gpu.pci_bus_id] or host.driver_gpus(self._places.proc) or []
+        return addresses if len(addresses) == reading.count else []
 
     def _known_gpus(self) -> List[Gpu]:
         """Who is there; read once, as it does not change. Empty when nothing can be read."""

@@ -9,6 +9,7 @@ its own default, which puts the fastest first.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import List, Sequence, Union
 
@@ -60,8 +61,20 @@ def _meant(word: str, gpus: Sequence[Gpu]) -> List[Gpu]:
     perhaps = _unnamed(word, gpus) if not matches else []
     if perhaps:
         return [_doubtful(gpu, word) for gpu in perhaps]
-    problem = "is not on this host" if not matches else "means several GPUs"
-    raise GpuFleetError("GPU '%s' %s. %s" % (word, problem, describe(gpus)))
+    problem = "is not on this host" if not matches else "is ambiguous, it means several GPUs"
+    raise GpuFleetError("GPU '%s' %s%s. %s" % (word, problem, _hint(word, gpus), describe(gpus)))
+
+
+def _hint(word: str, gpus: Sequence[Gpu]) -> str:
+    """What was probably meant, where the spelling tells; as the rest of a sentence."""
+    if "," in word or re.match(r"\d+\s*-\s*\d+$", word) or len(word.split()) > 1 and word.replace(" ", "").isdigit():
+        return "; each GPU is a word of its own in the list, as in ['0', '1']"
+    if word.lower() in ("none", "auto", "*", "any"):
+        return "; all GPUs are 'all', or an empty list"
+    for prefix in ("GPU-", "MIG-"):
+        if len(word) > 3 and not _like_uuid(word.lower()) and _by_uuid(prefix + word, gpus):
+            return "; a UUID begins with %s, as in '%s%s'" % (prefix, prefix, word)
+    return ""
 
 
 def _unnamed(word: str, gpus: Sequence[Gpu]) -> List[Gpu]:

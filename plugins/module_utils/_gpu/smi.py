@@ -19,6 +19,7 @@ from .smi_text import (
     REQUIRED_FIELDS,
     Details,
     GpuDetails,
+    Row,
     count_listed,
     failure_code,
     parse_apps,
@@ -64,8 +65,9 @@ class SmiCollector:
             rows, reading.count, reading.failure = self._one_by_one(binary, only, trouble)
             if reading.failure is not None:
                 return reading
-        reading.gpus = sorted((row for row, _version in rows), key=lambda gpu: gpu.index)
-        reading.driver_version = next((version for _row, version in rows if version), None)
+        reading.gpus = sorted((row.gpu for row in rows), key=lambda gpu: gpu.index)
+        reading.driver_version = next((row.driver_version for row in rows if row.driver_version), None)
+        reading.unread["driver_version"] = rows[0].version_code if rows else raw.NO_GPUS
         if reading.count is None:
             reading.count = len(rows) if only is None else self._count(binary, len(rows))
         self._details(binary, reading, only, processes, depth)
@@ -84,7 +86,7 @@ class SmiCollector:
             if unknown in self._optional:
                 self._optional = tuple(field for field in self._optional if field != unknown)
                 continue
-            rows = [(row.gpu, row.driver_version) for row in parse_rows(done.stdout, fields)]
+            rows = parse_rows(done.stdout, fields)
             # nothing is no answer, also with exit status 0: a driver without GPUs says so
             return rows, None if rows and done.rc in (0, _INFOROM_CORRUPTED) else done
 
@@ -100,7 +102,7 @@ class SmiCollector:
             return [], None, raw.Failure(raw.INIT_REASONS[code], _said(whole))
         addresses = host.driver_gpus(self._proc_root)
         indices = sorted(only) if only is not None else range(len(addresses) if addresses else _MOST_GPUS)
-        rows: List[_RowAndVersion] = []
+        rows: List[Row] = []
         answered = False
         for start in range(0, len(indices), _AT_ONCE):
             # together, because each may take its whole time
@@ -108,7 +110,7 @@ class SmiCollector:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 results = list(pool.map(lambda index: self._single(binary, index), part))
             rows += [row for row in results if row is not None]
-            answered = answered or any(row is not None and row[0].detail != _NO_ANSWER for row in results)
+            answered = answered or any(row is not None and row.gpu.detail != _NO_ANSWER for row in results)
             if None in results or not answered:
                 break  # the end of the GPUs, or a driver that answers for none
         if not answered and _no_devices(whole):
@@ -117,19 +119,19 @@ class SmiCollector:
             return [], None, raw.Failure("driver_hung" if code == raw.HUNG else "error", _said(whole))
         return rows, len(rows) if only is None else None, None
 
-    def _single(self, binary: str, index: int) -> Optional["_RowAndVersion"]:
+    def _single(self, binary: str, index: int) -> Optional[Row]:
         """One GPU's row, or a row that says what is wrong with it; None when there is no such GPU."""
         found, trouble = self._rows(binary, frozenset([index]))
         if found:
             return found[0]
         if trouble is not None and trouble.timed_out:
-            return raw.RawGpu(index, code=raw.HUNG, detail=_NO_ANSWER), None
+            return Row(raw.RawGpu(index, code=raw.HUNG, detail=_NO_ANSWER), None, raw.HUNG)
         if trouble is None or _no_devices(trouble) or trouble.rc == _BAD_ARGUMENT:
             return None
         code = _text_code(trouble)
         # only a driver that works has something to say about a single GPU
         known = code in (raw.GPU_IS_LOST, raw.RESET_REQUIRED) or "device handle" in _text(trouble).lower()
-        return raw.RawGpu(index, code=code, detail=None if known else _NO_ANSWER), None
+        return Row(raw.RawGpu(index, code=code, detail=None if known else _NO_ANSWER), None, code)
 
     def _count(self, binary: str, at_least: int) -> int:
         done = self._runner.run([binary, "-L"], timeout=self._timeout)
@@ -143,12 +145,15 @@ class SmiCollector:
         readable = [gpu for gpu in reading.gpus if gpu.code == raw.SUCCESS]
         divided = any(gpu.mig_enabled or gpu.mig_code != raw.SUCCESS for gpu in readable)
         wanted = processes or divided or (self._cuda_version is None and depth == raw.FULL)
+        if not readable and depth == raw.FULL:
+            reading.unread["cuda_version"] = reading.gpus[0].code if reading.gpus else raw.NO_GPUS
         if not readable or not wanted:
             return
         if len(readable) < len(reading.gpus):
             only = frozenset(gpu.index for gpu in readable)  # a bad one could spoil the whole, or cost the time-out again
         details, code = self._xml(binary, only)
         self._cuda_version = self._cuda_version or details.cuda_version
+        reading.unread["cuda_version"] = details.cuda_code
         named = parse_list(self._runner.run([binary, "-L"], timeout=self._timeout).stdout) if divided else {}
         for gpu in readable:
             found = details.gpus.get(gpu.pci_bus_id or "")
@@ -164,8 +169,8 @@ class SmiCollector:
     def _xml(self, binary: str, only: Optional[FrozenSet[int]]) -> Tuple[Details, int]:
         """(what it says, the code that stands for a GPU that is missing there)."""
         done = self._runner.run([binary, "-q", "-x"] + _only(only), timeout=self._timeout)
-        found = parse_xml(done.stdout) or Details()
-        return found, raw.HUNG if done.timed_out else raw.BAD_ANSWER if done.ok else _text_code(done)
+        code = raw.HUNG if done.timed_out else raw.BAD_ANSWER if done.ok else _text_code(done)
+        return parse_xml(done.stdout) or Details(cuda_code=code), code
 
     def _add(self, gpu: raw.RawGpu, details: Optional[GpuDetails], named: Sequence[raw.RawMig]) -> None:
         gpu.minor = details.minor if details is not None else None
@@ -197,9 +202,8 @@ class SmiCollector:
             gpu.processes, gpu.processes_code = parse_apps(done.stdout).get(gpu.uuid or "", []), code
 
 
-_RowAndVersion = Tuple[raw.RawGpu, Optional[str]]
-_Rows = Tuple[List[_RowAndVersion], Optional[Completed]]
-_Salvage = Tuple[List[_RowAndVersion], Optional[int], Optional[raw.Failure]]
+_Rows = Tuple[List[Row], Optional[Completed]]
+_Salvage = Tuple[List[Row], Optional[int], Optional[raw.Failure]]
 
 
 def find_smi() -> Optional[str]:
@@ -214,6 +218,8 @@ def _named(device: raw.RawMig, named: Sequence[raw.RawMig]) -> raw.RawMig:
     for other in named:
         if other.index == device.index:
             device.uuid, device.name = other.uuid, other.name
+            return device
+    device.unread = {"uuid": raw.BAD_ANSWER, "name": raw.BAD_ANSWER}  # they stand in `nvidia-smi -L` alone, and there they do not
     return device
 
 

@@ -69,10 +69,11 @@ def failure_code(rc: Optional[int], text: str) -> int:
 
 @dataclass
 class Row:
-    """One line of --query-gpu."""
+    """One line of --query-gpu. ``version_code`` is why the driver's version is unknown."""
 
     gpu: raw.RawGpu
     driver_version: Optional[str] = None
+    version_code: int = raw.SUCCESS
 
 
 def parse_rows(text: str, fields: Tuple[str, ...]) -> List[Row]:
@@ -93,6 +94,11 @@ def _row(index: int, cells: Dict[str, str]) -> Row:
     gpu.name = _known(cells[LAST_FIELD])
     gpu.utilization_percent = _number(cells.get("utilization.gpu", ""))
     gpu.compute_mode = _known(cells.get("compute_mode", ""))
+    for name, queried, value in (("uuid", "uuid", gpu.uuid), ("pci_bus_id", "pci.bus_id", gpu.pci_bus_id), ("name", LAST_FIELD, gpu.name),
+                                ("utilization_percent", "utilization.gpu", gpu.utilization_percent),
+                                ("compute_mode", "compute_mode", gpu.compute_mode)):
+        if value is None:
+            gpu.unread[name] = _why(cells.get(queried, "[Not Supported]"))  # this nvidia-smi does not know the field
     mode = cells.get("mig.mode.current", "Disabled")
     gpu.mig_enabled = mode == "Enabled"
     if mode.startswith("[") and _cell_code(mode) not in (raw.NOT_SUPPORTED, raw.FUNCTION_NOT_FOUND):
@@ -111,7 +117,8 @@ def _row(index: int, cells: Dict[str, str]) -> Row:
     gpu.code = next((code for code in whole if code in (raw.GPU_IS_LOST, raw.RESET_REQUIRED)), raw.SUCCESS)
     if gpu.code != raw.SUCCESS:
         gpu.memory_code = raw.SUCCESS
-    return Row(gpu, _known(cells["driver_version"]))
+    version = cells["driver_version"]
+    return Row(gpu, _known(version), _why(version))
 
 
 def _known(cell: str) -> Optional[str]:
@@ -129,11 +136,17 @@ def _cell_code(cell: str) -> int:
     return failure_code(None, cell.strip("[]"))
 
 
+def _why(cell: str) -> int:
+    """The code for a cell without a value."""
+    return raw.BAD_ANSWER if _known(cell) or not cell else _cell_code(cell)
+
+
 @dataclass
 class Details:
-    """What the XML adds, per GPU by PCI address."""
+    """What the XML adds, per GPU by PCI address. ``cuda_code`` is why it has no CUDA version."""
 
     cuda_version: Optional[str] = None
+    cuda_code: int = raw.SUCCESS
     gpus: Dict[str, "GpuDetails"] = field(default_factory=dict)
 
 
@@ -158,7 +171,9 @@ def parse_xml(text: str) -> Optional[Details]:
         root = ElementTree.fromstring(clean)
     except (ElementTree.ParseError, ValueError):
         return None
-    details = Details(cuda_version=_version(_first(root, "cuda_version", "cuda_umd_version")))
+    # an old nvidia-smi does not write it
+    cuda = _first(root, "cuda_version", "cuda_umd_version")
+    details = Details(_version(cuda), raw.SUCCESS if _version(cuda) else _cell_code(cuda or "N/A"))
     for node in root.iter("gpu"):
         address = normal_pci(node.get("id") or "") or normal_pci(_first(node, "pci/pci_bus_id") or "")
         if address is not None:

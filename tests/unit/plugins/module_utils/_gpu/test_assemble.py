@@ -325,6 +325,28 @@ def sound(snapshot: Snapshot, gpus: List[raw.RawGpu]) -> None:
         assert snapshot.reason == "driver_hung" and snapshot.free_mib is None
 
 
+def test_what_is_unknown_says_why_and_the_gpu_is_well_all_the_same() -> None:
+    memory = raw.RawMemory(100 * MIB, 0, 100 * MIB)
+    unread = {"uuid": raw.UNKNOWN, "utilization_percent": raw.NOT_SUPPORTED, "compute_mode": raw.FUNCTION_NOT_FOUND, "name": raw.UNKNOWN,
+              "pci_bus_id": raw.UNKNOWN}
+    gpu = raw.RawGpu(0, pci_bus_id="00000000:01:00.0", memory=memory, unread=unread)
+    device = raw.RawMig(0, uuid="MIG-1", memory=memory, unread={"name": raw.NO_PERMISSION})
+    divided = raw.RawGpu(1, "GPU-1", name="A", mig_enabled=True, memory=memory, mig_devices=[device], utilization_percent=101)
+    snapshot = assemble(raw.RawReading("nvml", count=2, gpus=[gpu, divided], unread={"cuda_version": raw.NOT_SUPPORTED}))
+    assert [each.state for each in snapshot.gpus] == ["ok", "ok"]
+    # the address became known in another way
+    assert snapshot.gpus[0].error == "compute_mode, utilization_percent: not supported; name, uuid: unknown error"
+    assert snapshot.gpus[1].error == "utilization_percent: the driver's answer makes no sense"
+    assert (snapshot.gpus[1].mig_devices[0].state, snapshot.gpus[1].mig_devices[0].error) == ("ok", "name: insufficient permissions")
+    assert snapshot.reason_detail == "cuda_version: not supported"
+
+
+def test_what_was_not_asked_for_needs_no_reason() -> None:
+    """A reading of memory alone knows no compute mode, which is nothing to speak of."""
+    snapshot = assemble(raw.RawReading("nvml", count=1, gpus=[raw.RawGpu(0, "GPU-0", memory=raw.RawMemory(100, 0, 100))]))
+    assert (snapshot.reason_detail, snapshot.gpus[0].error, snapshot.gpus[0].compute_mode) == (None, None, None)
+
+
 def test_types_that_everybody_shares_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Gpu(0, None, None, None).free_mib = 1  # type: ignore[misc]

@@ -86,6 +86,21 @@ def test_sums_are_the_selections(driver: FakeDriver, tmp_path: Path) -> None:
     assert (snapshot.total_mib, snapshot.free_mib, snapshot.count) == (2000, 1960, 4)
 
 
+@pytest.mark.parametrize("selection", [None, ["1"], ["GPU-1000"]])
+def test_a_selection_does_not_hide_that_gpus_are_missing(driver: FakeDriver, tmp_path: Path, selection: Optional[List[str]]) -> None:
+    """What the driver shows besides is known without asking it about GPUs that were not selected."""
+    for index in range(5):
+        device = tmp_path / "bus/pci/devices" / ("0000:0%d:00.0" % index)
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x10de\n")
+        (device / "class").write_text("0x030200\n")
+    for index in range(4):
+        (tmp_path / "driver/nvidia/gpus" / ("0000:0%d:00.0" % index)).mkdir(parents=True)
+    snapshot = opened(tmp_path).snapshot(selection, processes=False)
+    assert snapshot.reason_detail == "the driver shows 4 of 5 GPUs on the PCI bus (missing: 00000000:04:00.0)"
+    assert all(depth == raw.IDENTITY for only, _processes, depth in driver.asked[:-1])
+
+
 @pytest.mark.parametrize("selection", [["7"], ["0", "7"], ["GPU-9"], ["0000:77:00.0"]])
 def test_a_gpu_that_is_not_there_is_named_with_those_that_are(driver: FakeDriver, tmp_path: Path, selection: List[str]) -> None:
     with pytest.raises(GpuFleetError, match="is not on this host") as failed:

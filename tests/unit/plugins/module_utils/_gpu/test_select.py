@@ -71,6 +71,26 @@ def test_a_wrong_one_names_what_there_is(word: str, message: str) -> None:
     assert "GPU-33333333-cccc" in failed.value.msg and "MIG-44444444-dddd" in failed.value.msg
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("0,1", "each GPU is a word of its own in the list, as in ['0', '1']"),
+        ("GPU-11111111-aaaa,GPU-11112222-bbbb", "a word of its own"),
+        ("0-1", "a word of its own"),
+        ("0 1", "a word of its own"),
+        ("33333333-cccc", "a UUID begins with GPU-, as in 'GPU-33333333-cccc'"),
+        ("44444444", "a UUID begins with MIG-, as in 'MIG-44444444'"),
+        ("none", "all GPUs are 'all', or an empty list"),
+        ("NVIDIA A", "on this host. This host has"),
+        ("9", "on this host. This host has"),
+    ],
+)
+def test_a_slip_of_the_pen_is_named(word: str, hint: str) -> None:
+    with pytest.raises(GpuFleetError) as failed:
+        resolve([word], GPUS[:3])
+    assert hint in failed.value.msg
+
+
 def test_all_and_one_is_a_contradiction() -> None:
     with pytest.raises(GpuFleetError, match="mixes 'all'"):
         indices("all", "1")
@@ -106,5 +126,5 @@ def test_a_mig_device_may_be_one_of_those_that_could_not_be_listed() -> None:
 
 
 def test_a_beginning_that_fits_all_is_ambiguous() -> None:
-    with pytest.raises(GpuFleetError, match="GPU 'GPU-' means several GPUs"):
+    with pytest.raises(GpuFleetError, match="GPU 'GPU-' is ambiguous, it means several GPUs"):
         resolve(["GPU-"], GPUS)

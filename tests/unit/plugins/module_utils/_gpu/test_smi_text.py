@@ -86,6 +86,24 @@ def test_a_cell_without_a_number_says_why(cell: str, code: int, memory_code: int
     assert (gpu.memory, gpu.code, gpu.memory_code) == (None, code, memory_code)
 
 
+def test_what_a_row_does_not_say_has_its_reason() -> None:
+    gpu = one(ROW.replace("GPU-06c9", "[Unknown Error]").replace(" 0, Default,", " [N/A], [Insufficient Permissions],"))
+    assert gpu.unread == {"uuid": raw.UNKNOWN, "utilization_percent": raw.NOT_SUPPORTED, "compute_mode": raw.NO_PERMISSION}
+    assert one(ROW).unread == {}
+    fields = tuple(field for field in FIELDS if field != "compute_mode")  # one that this nvidia-smi does not know
+    assert one(ROW.replace(" Default,", ""), fields).unread == {"compute_mode": raw.NOT_SUPPORTED}
+    (row,) = parse_rows(ROW.replace("580.95.05", "[N/A]"), FIELDS)
+    assert (row.driver_version, row.version_code) == (None, raw.NOT_SUPPORTED)
+
+
+@pytest.mark.parametrize(
+    ("written", "code"), [("13.0", 0), ("N/A", raw.NOT_SUPPORTED), ("Unknown Error", raw.UNKNOWN), ("", raw.NOT_SUPPORTED)]
+)
+def test_a_missing_cuda_version_has_its_reason(written: str, code: int) -> None:
+    details = parse_xml("<?xml version='1.0'?><log><cuda_version>%s</cuda_version></log>" % written)
+    assert details is not None and (details.cuda_version, details.cuda_code) == (None if code else written, code)
+
+
 def test_warnings_between_the_rows_are_no_rows() -> None:
     text = "WARNING: infoROM is corrupted at gpu 0000:01:00.0\n" + ROW + "\n" + ROW.replace("0, GPU-06c9", "1, GPU-17da")
     assert [row.gpu.index for row in parse_rows(text, FIELDS)] == [0, 1]
