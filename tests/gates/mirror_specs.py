@@ -23,6 +23,33 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Variables of a role that are no option of its module.
 EXTRA: dict[str, dict[str, Any]] = {
+    "vllm_install": {
+        "vllm_install_user": {
+            "type": "str",
+            "default": "vllm",
+            "description": ["The system user that the services run as. Made when it is not there."],
+        },
+        "vllm_install_group": {
+            "type": "str",
+            "default": "vllm",
+            "description": ["Its group. Made when it is not there."],
+        },
+        "vllm_install_manage_packages": {
+            "type": "bool",
+            "default": True,
+            "description": [
+                "Whether the packages of the system are installed that an environment, and what compiles at a server's start, need."
+            ],
+        },
+        "vllm_install_packages": {
+            "type": "list",
+            "elements": "str",
+            "description": [
+                "These packages. Defaults to a C and a C++ compiler and Python's headers, and C(python3-venv) on Debian and Ubuntu.",
+                "An interpreter of another version needs its own, such as C(python3.12-venv) and C(python3.12-dev).",
+            ],
+        },
+    },
     "vllm_service": {
         "vllm_service_plan_only": {
             "type": "bool",
@@ -35,12 +62,25 @@ EXTRA: dict[str, dict[str, Any]] = {
 # Options that are no variable of the role: its action plugin fills them in, or they stand for all the others.
 INTERNAL = {"gpu_reclaim": {"candidates"}, "vllm_service": {"deployment"}}
 
+# Options whose values are never shown.
+SECRET = {"secrets", "token", "index_url", "extra_index_urls"}
+
 # role -> (module, short description, description)
 MIRRORS = {
     "vllm_service": (
         "vllm_service",
         "Keep one vLLM service on a host exactly as declared",
         "Runs M(gpufleet.vllm.vllm_service). Every variable is an option of that module; what is not set keeps the module's default.",
+    ),
+    "vllm_install": (
+        "vllm_environment",
+        "Install one pinned vLLM on a host, with the user and the compilers that its services need",
+        "Runs M(gpufleet.vllm.vllm_environment), and prepares the host for what is installed. What is not set keeps the module's default.",
+    ),
+    "vllm_model": (
+        "vllm_model_files",
+        "Keep one model's files in a directory, whole and verified",
+        "Runs M(gpufleet.vllm.vllm_model_files). Every variable is an option of that module; what is not set keeps the module's default.",
     ),
     "gpu_reclaim": (
         "gpu_reclaim",
@@ -78,7 +118,7 @@ def option(role: str, name: str, described: dict[str, Any], top: bool) -> dict[s
             spec[key] = described[key]
     if described.get("required"):
         spec["required"] = True
-    if top and name in ("secrets",):
+    if top and name in SECRET:
         spec["no_log"] = True
     if "suboptions" in described:
         spec["options"] = {key: option(role, key, value, False) for key, value in described["suboptions"].items()}
