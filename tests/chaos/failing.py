@@ -25,7 +25,8 @@ class Failing:
     """How the new model fails: the stand-in's behaviours, the kind that the diagnosis has to find, keys of its catalogue entry.
 
     ``once``: only the first start fails, and the same command again succeeds. ``hangs``: nothing but the end of
-    the patience ends it, so the swap is given little: twice what an undisturbed one takes here.
+    the patience ends it, so the swap is given little: twice what an undisturbed one takes here. ``broken_cache``: an earlier run
+    of it has left a compile cache on which each start dies, until somebody removes it as the diagnosis says.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Failing:
     keys: Mapping[str, Any] = field(default_factory=dict)
     once: bool = False
     hangs: bool = False
+    broken_cache: bool = False
 
 
 def _dies(phase: str, process: str, error: str, **more: Any) -> dict[str, Any]:
@@ -55,7 +57,7 @@ FAILING = (
     Failing("driver error", _dies("device", "worker", "RuntimeError: CUDA error: unspecified launch failure"), "driver"),
     Failing("a worker is killed", {"die_at_load": {"phase": "weights", "process": "worker", "signal": 9, "rank": 0}}),
     Failing("the server is killed", {"die_at_load": {"phase": "profile", "process": "api", "signal": 9}}),
-    Failing("compile cache broken", {"poison_cache": True, "crash_at_nth_start": 1}, once=True),
+    Failing("compile cache broken", {}, "compile_cache", broken_cache=True),
     Failing("crash at its first start", {"crash_at_nth_start": 1}, once=True),
     Failing("crash as soon as it listens", {"dies_after": 0.0, "watchdog_seconds": 0.0}),
     Failing("hangs while it loads", {"never_ready": True}, "timeout", hangs=True),
@@ -82,6 +84,8 @@ class Fails:
         outcome = Outcome(host.name, f"new model: {failing.name}", "new model", hit=True)
         try:
             subject.make_ready(fresh=False)
+            if failing.broken_cache:
+                self._break_cache()
             host.vllm.behave(subject.new, **failing.behaviours)
             before = files(host)
             first = self._once(failing, outcome, before)
@@ -92,18 +96,31 @@ class Fails:
             else:
                 second = self._once(failing, outcome, before)
                 self._alike(first, second, outcome)
-                host.vllm.clear(subject.new)
+                self._mend(failing)
                 if not outcome.wrong:
                     self._succeeds(outcome, failing)
         except Exception as exc:  # noqa: BLE001 - told with the failure that it belongs to
             outcome.wrong.append(f"{type(exc).__name__}: {exc}")
         finally:
-            host.vllm.clear(subject.new)
+            self._mend(failing)
         if outcome.wrong:
             outcome.told.append(subject.story())
-        else:
-            subject.turn()
+        subject.done(outcome)
         return outcome
+
+    def _break_cache(self) -> None:
+        """The new model has served here before, and what it has compiled is broken; the old one serves again."""
+        subject, host = self.subject, self.subject.host
+        host.vllm.behave(subject.new, poison_cache=True)
+        subject.swap(subject.new)
+        host.vllm.clear(subject.new)
+        subject.swap(subject.old)
+
+    def _mend(self, failing: Failing) -> None:
+        """What made the new model fail is gone; a broken cache as the diagnosis advises."""
+        self.subject.host.vllm.clear(self.subject.new)
+        if failing.broken_cache:
+            self.subject.host.enter(["rm", "-rf", f"/var/lib/vllm/{self.subject.new}/cache"])
 
     def _words(self, failing: Failing) -> tuple[str, ...]:
         patience = {"ready_timeout": math.ceil(2 * self.subject.job_s + _SLACK_S)} if failing.hangs else {}

@@ -47,7 +47,7 @@ def tries(kind: str, count: int, seed: int) -> list[Try]:
     """The moments of one kind: three of five spread evenly over the swap, two of five at the edges of its phases."""
     found = []
     even = count - count * 2 // 5
-    edges = ("record", *PHASES)
+    edges = ("record", *PHASES)[-(count - even) :]  # the late ones, where most has been touched, if there are too few moments for all
     for number in range(count):
         dice = random.Random(f"{seed}/{kind}/{number}")
         if number < even:

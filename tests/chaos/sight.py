@@ -20,6 +20,8 @@ CHANGE_UNIT = "gpufleet-change.service"
 RECORD = "/var/lib/gpufleet/change/record.json"
 LAST = "/var/lib/gpufleet/change/last.json"
 PROGRESS = "/run/gpufleet/progress.json"
+# Each look is half a dozen processes, on a machine that many hosts share.
+_LOOK_S = 0.5
 # What a change writes, but for what came of it. Where a unit starts at boot is looked at by itself.
 _FILES = (
     "find /etc/vllm /usr/local/lib/gpufleet /var/lib/gpufleet /etc/systemd/system -not -type d -not -path '*.wants/*' "
@@ -152,4 +154,4 @@ def wait_for_rest(host: Host, models: tuple[str, ...], timeout: float, steady: f
         if moment - begun > timeout:
             return None
         before = now
-        time.sleep(0.2)
+        time.sleep(_LOOK_S)

@@ -43,11 +43,13 @@ class Subject:
         self.old, self.new = MODELS
         self.usual_s = 0.0
         self.job_s = 0.0
+        self._disorder = False
 
     def prepare(self) -> None:
         """A clean host that serves; the time of an undisturbed swap is taken."""
         self.host.reset()
-        self._must(Controller(self.old, [self.host.name]).end())
+        self._disorder = False
+        self.swap(self.old)
         controller, window = Controller(self.new, [self.host.name]), Window(self.host)
         began: float | None = None
         while controller.running:
@@ -65,6 +67,17 @@ class Subject:
         """The models change places."""
         self.old, self.new = self.new, self.old
 
+    def swap(self, model: str) -> None:
+        """A swap that nobody disturbs; LabError when it does not succeed."""
+        self._must(Controller(model, [self.host.name]).end())
+
+    def done(self, outcome: Outcome) -> None:
+        """After a try: the new model serves and is the next one's old. Where it went wrong, the next one begins on a clean host."""
+        if outcome.wrong:
+            self._disorder = True
+        else:
+            self.turn()
+
     def _must(self, ended: Ended) -> Ended:
         if ended.rc:
             raise LabError(f"{self.host.name}: a swap that nobody disturbed ended with {ended.rc}\n{ended.out}")
@@ -72,7 +85,7 @@ class Subject:
 
     def make_ready(self, fresh: bool) -> None:
         """The old model serves, the other one is down; with ``fresh`` as if it had never been there."""
-        if complete(self.host, self.old) is not None:
+        if self._disorder or complete(self.host, self.old) is not None:
             self.prepare()
         if fresh:
             unit = unit_of(self.new)
@@ -97,8 +110,7 @@ class Subject:
             outcome.wrong.append(f"{type(exc).__name__}: {exc}")
         if outcome.wrong:
             outcome.told.append(self.story())
-        else:
-            self.turn()
+        self.done(outcome)
         return outcome
 
     def _controller(self, one: Try, outcome: Outcome) -> tuple[bool, float]:
