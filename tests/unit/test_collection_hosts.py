@@ -32,8 +32,9 @@ ROOMS: Dict[str, Set[str]] = {
 }
 EVERY_ROOM = {path.name for path in Collection().files("plugins/module_utils/_*")}
 ROOMS["_core"] = set()
-ROOMS["_service"] = EVERY_ROOM - {"_job"}
-ROOMS["_job"] = EVERY_ROOM
+ROOMS["_service"] = EVERY_ROOM - {"_job", "_benchmark"}
+ROOMS["_job"] = EVERY_ROOM - {"_benchmark"}
+ROOMS["_benchmark"] = {"_core", "_gpu", "_job", "_preflight", "_server", "_service", "_unit"}
 
 
 def imports(path: Path) -> Iterator[Tuple[int, str]]:

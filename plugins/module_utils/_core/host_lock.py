@@ -21,12 +21,15 @@ from .errors import GpuFleetError
 # Where it is on a host.
 RUN_DIRECTORY = "/run/gpufleet"
 _NAME = "change.lock"
+_CHANGES = "is changing the services of this host"
 
 
 class HostLock:
     """Held while a host's services are changed; says who holds it when it cannot be had."""
 
-    def __init__(self, directory: str, purpose: str) -> None:
+    def __init__(self, directory: str, purpose: str, doing: str = _CHANGES) -> None:
+        """``purpose`` says who it is, and ``doing`` what that is to others: "Another run ..."."""
+        self._doing = doing
         self._directory = directory
         self._path = os.path.join(directory, _NAME)
         self._purpose = purpose
@@ -48,7 +51,7 @@ class HostLock:
             raise GpuFleetError(busy_message(holder), lock_holder=holder) from None
         self.quiet_since = 0 if is_new else os.fstat(fd).st_mtime_ns
         os.ftruncate(fd, 0)
-        note = {"pid": os.getpid(), "since": time.time(), "purpose": self._purpose}
+        note = {"pid": os.getpid(), "since": time.time(), "purpose": self._purpose, "doing": self._doing}
         os.pwrite(fd, json.dumps(note).encode("utf-8"), 0)
         self._fd = fd
         return self
@@ -130,9 +133,9 @@ def _is_locked(status: os.stat_result, proc_root: str) -> bool:
 def busy_message(holder: Dict[str, Any]) -> str:
     """The sentence for somebody who would have to wait for ``holder``."""
     if not holder:
-        return "Another run is changing the services of this host right now. Wait until it has ended, then run again."
+        return "Another run %s right now. Wait until it has ended, then run again." % _CHANGES
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(holder.get("since", 0))))
     return (
-        "Another run is changing the services of this host right now: %s (pid %s), since %s. "
-        "Wait until it has ended, then run again." % (holder.get("purpose", "unknown"), holder.get("pid"), since)
+        "Another run %s right now: %s (pid %s), since %s. Wait until it has ended, then run again."
+        % (holder.get("doing", _CHANGES), holder.get("purpose", "unknown"), holder.get("pid"), since)
     )

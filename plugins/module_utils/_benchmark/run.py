@@ -1,0 +1,303 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run of ``vllm_benchmark``: look, find the result that stands or measure, and judge."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .._core.errors import GpuFleetError
+from .._core.runner import Runner
+from .._preflight.installed import find_installation
+from .._service.ports import Ports
+from .builtin import Builtin
+from .compare import JUDGED, METRICS, incomparable, verdict
+from .fingerprint import Fingerprint, Part, files_part, gpus_part, model_part, plain_parts
+from .guidellm import GuideLlm
+from .lock import refuse_while_changing, undisturbed
+from .profile import Profile, to_profile
+from .result import SCHEMA_VERSION, level_of, peak_of, rounded, success_percent
+from .store import ResultStore
+from .target import Target, find_target
+from .tool import Aim, Measured, Tool, account_of
+from .vllm_bench import VllmBench
+
+DEFAULT_VLLM = "/opt/vllm/bin/vllm"
+DEFAULT_GUIDELLM = "/opt/guidellm/bin/guidellm"
+# A prompt that differs from what was asked for by more than this is worth a word.
+_OFF_PERCENT = 5.0
+# The last requests of a level run out one by one: a good generator stays above this.
+_BUSY_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of one run; as the module's options have it."""
+
+    service: Optional[str]
+    base_url: Optional[str]
+    model: Optional[str]
+    api_key: Optional[str]
+    tool: str
+    executable: Optional[str]
+    tokenizer: Optional[str]
+    user: Optional[str]
+    profile: Profile
+    baseline: Optional[Mapping[str, Any]]
+    max_regression: float
+    judged: Tuple[str, ...]
+    min_success: float
+    force: bool
+    request_timeout: float
+    timeout: float
+
+
+def to_request(params: Mapping[str, Any]) -> Request:
+    """The module's parameters, checked. Raises GpuFleetError."""
+    for name, least, most in (("max_regression", 0.0, 1e6), ("min_success", 0.0, 100.0)):
+        if not least <= params[name] <= most:
+            raise GpuFleetError("%s: %g is no percentage from %g to %g." % (name, params[name], least, most))
+    for name in ("request_timeout", "timeout"):
+        if not 0 < params[name] <= 86400:
+            raise GpuFleetError("%s: %g is no number of seconds over 0 and up to a day." % (name, params[name]))
+    unknown = [name for name in params["judged"] or () if name not in METRICS]
+    if unknown:
+        raise GpuFleetError("judged: there is no metric %s. There are: %s." % (", ".join(unknown), ", ".join(METRICS)))
+    baseline = params["baseline"]
+    if baseline is not None and (not isinstance(baseline, Mapping) or not isinstance(baseline.get("levels"), list)):
+        raise GpuFleetError("baseline: this is no result of a benchmark: it has no levels. Give the result of an earlier run.")
+    values = {name: params[name] for name in Request.__dataclass_fields__ if name not in ("profile", "judged")}
+    return Request(profile=to_profile(params["profile"] or {}), judged=tuple(params["judged"] or JUDGED), **values)
+
+
+class Run:
+    """One look at a host for the sake of one request, and what is made of it."""
+
+    def __init__(self, request: Request, ports: Ports, store: ResultStore, runner: Optional[Runner] = None) -> None:
+        self._request = request
+        self._ports = ports
+        self._store = store
+        self._runner = runner or Runner()
+        self.warnings: List[str] = []
+
+    def look(self) -> None:
+        """Find the server, the tool and the result that stands. Raises GpuFleetError when nothing can be measured here."""
+        request = self._request
+        self.target = find_target(self._ports, request.service, request.base_url, request.model, request.api_key)
+        self._refuse_too_long()
+        self._tool = self._tool_for(self.target)
+        self._tool_version = self._tool.version()
+        self._gpus = self._inventory()
+        self.fingerprint = self._fingerprint()
+        self._baseline_fits()
+        self.stored = None if request.force else self._store.load(self.fingerprint.digest)
+        if self.stored is not None and self._too_many_failed(self.stored):
+            self.stored = None  # what failed then may work now
+
+    def planned(self) -> Dict[str, Any]:
+        """What a run would do, for check mode."""
+        if self.stored is not None:
+            return self.standing()
+        refuse_while_changing(self._ports)
+        return dict(self._frame(True), result=None, verdict=None, path=None)
+
+    def standing(self) -> Dict[str, Any]:
+        """The result that stands, judged anew: the baseline may be another one."""
+        if self.stored is None:
+            raise GpuFleetError("There is no result for %s." % self.target.name)
+        return self._judged(self.stored, False, self._store.path(self.fingerprint.digest))
+
+    def measure(self) -> Dict[str, Any]:
+        """Put the load on the server, level by level, and keep the result. Raises GpuFleetError."""
+        profile = self._request.profile
+        nonce = int.from_bytes(os.urandom(3), "big")
+        begun = time.time()
+        levels: List[Dict[str, Any]] = []
+        commands: List[List[str]] = []
+        about: Dict[str, Any] = {}
+        with undisturbed(self._ports, self.target.name):
+            self._refuse_another_invocation("since it was looked at")
+            for concurrency in profile.concurrency:
+                done = self._tool.measure(profile, concurrency, nonce)
+                levels.append(self._level(concurrency, done))
+                commands.append(list(done.command))
+                about.update(done.about)
+                self._refuse_another_invocation("while it was measured at concurrency %d, so its figures mean nothing" % concurrency)
+            result = self._result(begun, levels, commands, dict(about, nonce=nonce))
+            path = None
+            # A result with more failures than are accepted does not stand: the next run measures again.
+            if not self._too_many_failed(result):
+                path = self._store.save(result)
+        self._warn_of_lengths(result)
+        self._warn_of_idleness(result)
+        return self._judged(result, True, path)
+
+    # -- what is measured, with what ---------------------------------------------------------------------------------------
+
+    def _tool_for(self, target: Target) -> Tool:
+        request = self._request
+        vllm = request.executable if request.tool != "guidellm" and request.executable else target.executable or DEFAULT_VLLM
+        user = request.user or target.user
+        account_of(user)
+        aim = Aim(
+            url=target.url,
+            model=target.model,
+            tokenizer=request.tokenizer or target.weights or target.model,
+            api_key=target.api_key,
+            # A service of this host is addressed by number, and its certificate is for a name.
+            verify=not target.here,
+            gpus=len(target.gpus) if target.gpus is not None else None,
+            user=user,
+            request_timeout=request.request_timeout,
+            level_timeout=request.timeout,
+        )
+        if request.tool == "guidellm":
+            return GuideLlm(aim, self._runner, request.executable or DEFAULT_GUIDELLM)
+        if request.tool == "builtin":
+            installation = find_installation(vllm)
+            return Builtin(aim, self._runner, [installation.interpreter or ""] if installation is not None else [])
+        return VllmBench(aim, self._runner, vllm)
+
+    def _refuse_too_long(self) -> None:
+        profile, longest = self._request.profile, self.target.max_model_len
+        if longest is not None and profile.input_tokens + profile.output_tokens > longest:
+            raise GpuFleetError(
+                "profile: %d input and %d output tokens are more than the %d that %s takes (max_model_len). Ask for fewer."
+                % (profile.input_tokens, profile.output_tokens, longest, self.target.name)
+            )
+
+    def _refuse_another_invocation(self, when: str) -> None:
+        service = self.target.service
+        if service is None:
+            return
+        status = self._ports.systemd.status(service.unit)
+        if not status.running or status.invocation_id != self.target.invocation:
+            raise GpuFleetError(
+                "%s was restarted or stopped %s. Look at `journalctl -u %s`, then run again." % (service.unit, when, service.unit)
+            )
+
+    def _inventory(self) -> List[Dict[str, Any]]:
+        """The server's GPUs, and the driver; nothing where the server is elsewhere."""
+        self._driver: Dict[str, Optional[str]] = {}
+        if not self.target.here:
+            return []
+        with self._ports.open_reader() as reader:
+            snapshot = reader.snapshot(processes=False)
+        self._driver = {"driver_version": snapshot.driver_version, "cuda_version": snapshot.cuda_version}
+        chosen = [gpu for gpu in snapshot.gpus if self.target.gpus is None or gpu.index in self.target.gpus]
+        return [{"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "total_mib": gpu.total_mib} for gpu in chosen]
+
+    def _fingerprint(self) -> Fingerprint:
+        target, request = self.target, self._request
+        installation = find_installation(target.executable) if target.executable else None
+        parts: List[Part] = []
+        if target.files:
+            parts.append(files_part("unit", target.files))
+        # Two hosts may serve the same under two addresses; a service has its address in its unit.
+        parts.append(Part("server", target.url, shared="") if target.service is None else Part("server", target.service.name))
+        parts += plain_parts(
+            {
+                "served_model": target.model,
+                "vllm_version": (installation.version if installation is not None else None) or target.server_version,
+            }
+        )
+        local = target.here and os.path.isdir(target.weights)
+        parts.append(model_part(target.weights) if local else Part("model", target.weights or target.model))
+        parts.append(gpus_part(self._gpus))
+        parts += plain_parts(self._driver)
+        parts += plain_parts({"profile": request.profile.to_dict(), "tool": request.tool, "tool_version": self._tool_version})
+        return Fingerprint(tuple(parts))
+
+    def _baseline_fits(self) -> None:
+        """Say before the load, and not after it, that a baseline is of no use."""
+        baseline = self._request.baseline
+        if baseline is None:
+            return
+        to_be = {"tool": self._request.tool, "model": self.target.model, "profile": self._request.profile.to_dict()}
+        levels = [{"concurrency": level} for level in self._request.profile.concurrency]
+        problem = incomparable(dict(to_be, levels=levels), baseline)
+        if problem is not None:
+            raise GpuFleetError("baseline: %s. Give a baseline that was measured with the same tool and profile." % problem)
+
+    # -- the result --------------------------------------------------------------------------------------------------------
+
+    def _level(self, concurrency: int, done: Measured) -> Dict[str, Any]:
+        profile = self._request.profile
+        gpus = len(self.target.gpus) if self.target.gpus is not None else None
+        return level_of(concurrency, profile.requests_at(concurrency), done.samples, done.duration, profile.output_tokens, gpus)
+
+    def _result(self, begun: float, levels: Sequence[Dict[str, Any]], commands: Sequence[Any], about: Mapping[str, Any]) -> Dict[str, Any]:
+        target, request = self.target, self._request
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "fingerprint": self.fingerprint.digest,
+            "deployment": self.fingerprint.deployment,
+            "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun)),
+            "duration_s": rounded(time.time() - begun),
+            "service": target.service.name if target.service is not None else None,
+            "url": target.url,
+            "model": target.model,
+            "tool": request.tool,
+            "tool_version": self._tool_version,
+            "gpus": self._gpus,
+            "profile": request.profile.to_dict(),
+            "levels": list(levels),
+            "peak": peak_of(levels),
+            "parts": self.fingerprint.to_result(),
+            # What it takes to put the very same load on the server again.
+            "commands": list(commands),
+            "load": dict(about),
+        }
+
+    def _too_many_failed(self, result: Mapping[str, Any]) -> bool:
+        return any(level["success_percent"] < self._request.min_success for level in result["levels"])
+
+    def _warn_of_lengths(self, result: Mapping[str, Any]) -> None:
+        wanted = self._request.profile.input_tokens
+        for level in result["levels"]:
+            if level["completed"] and level["input_tokens"] is not None:
+                found = level["input_tokens"] / level["completed"]
+                if abs(found - wanted) * 100.0 > _OFF_PERCENT * wanted:
+                    self.warnings.append(
+                        "At concurrency %d the prompts had %.0f tokens on average, and not the %d of the profile: %s makes them of text, "
+                        "which the model's tokenizer counts otherwise." % (level["concurrency"], found, wanted, self._request.tool)
+                    )
+                    return
+
+    def _warn_of_idleness(self, result: Mapping[str, Any]) -> None:
+        for level in result["levels"]:
+            busy, wanted = level["kept_busy"], level["concurrency"]
+            if busy is not None and busy < _BUSY_SHARE * wanted:
+                self.warnings.append(
+                    "At concurrency %d only %.1f requests were under way on average: %s could not keep up, so these figures are lower than "
+                    "what the server can do. Give the load generator more processor time, or choose another tool."
+                    % (wanted, busy, self._request.tool)
+                )
+
+    def _judged(self, result: Mapping[str, Any], changed: bool, path: Optional[str]) -> Dict[str, Any]:
+        request = self._request
+        judgement = verdict(result, request.baseline, request.max_regression, request.min_success, request.judged)
+        return dict(self._frame(changed), result=dict(result), verdict=judgement, path=path)
+
+    def _frame(self, changed: bool) -> Dict[str, Any]:
+        return {
+            "changed": changed,
+            "target": self.target.name,
+            "fingerprint": self.fingerprint.digest,
+            "deployment": self.fingerprint.deployment,
+        }
+
+
+def summary(done: Mapping[str, Any]) -> str:
+    """The message of a run whose verdict is bad."""
+    judgement = done["verdict"]
+    reasons = judgement["reasons"]
+    shown = "; ".join(reasons[:5]) + ("; and %d more" % (len(reasons) - 5) if len(reasons) > 5 else "")
+    changed = [str(part["name"]) for part in (judgement["baseline"] or {}).get("changed", [])]
+    since = " What differs from the baseline: %s." % ", ".join(changed) if changed else ""
+    advice = "" if success_percent(done["result"]) > 0 else " Look at the server's journal."
+    return "%s does not do what is asked of it: %s.%s%s" % (done["target"], shown, since, advice)
