@@ -30,7 +30,7 @@ def reclaim(host: Host, *flags: str, **parameters: Any) -> dict[str, Any]:
     assert body, f"{done.stdout}\n{done.stderr}"
     result: dict[str, Any] = json.JSONDecoder().raw_decode(body)[0]
     result["failed"] = "FAILED" in head
-    result["shown"] = done.stdout
+    result["shown"], result["warned"] = done.stdout, " ".join(done.stderr.split())
     assert result["failed"] == (done.returncode != 0), done.stdout + done.stderr
     return result
 
@@ -40,7 +40,7 @@ def put_right(host: Host) -> None:
     host.vllm.clear()
     host.run(
         "rm -f /var/lib/systemd/linger/*; systemctl stop 'user@*.service' 'vllm-*' 'old-*.service' 'job-*.scope' 'docker-*.scope'"
-        " 'neighbour*' 'train*' 'slurm*' 2>/dev/null;"
+        " 'session-99.scope' 'neighbour*' 'train*' 'slurm*' 2>/dev/null;"
         " for fd in /proc/[0-9]*/fd; do readlink $fd/* 2>/dev/null | grep -q '^/dev/nvidia' && kill -9 $(basename $(dirname $fd)); done;"
         " rm -f /dev/shm/* /run/*.out; rm -rf /run/systemd/system/train* /run/systemd/system/neighbour* /etc/systemd/system/vllm-m.service;"
         " systemctl daemon-reload; systemctl reset-failed; true"

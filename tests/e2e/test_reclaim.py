@@ -483,7 +483,7 @@ def test_a_fleet_is_cleaned_up_and_what_stays_dirty_is_listed(lab: Lab, tmp_path
     [
         ("no_driver", "FAILED", "no_driver: NVML: nvmlInit_v2: driver not loaded"),
         ("mismatch", "FAILED", "a reboot loads the new module"),
-        ("hung", "FAILED", "did not answer within 6 s"),
+        ("hung", "FAILED", "did not answer within 3 s"),
         ("no_gpus", "FAILED", "The driver shows no GPU on this host"),
         ("lost", "DIRTY", "GPU 3: can't be read (lost:"),
         ("reset_required", "DIRTY", "GPU 3: can't be read (reset_required:"),
