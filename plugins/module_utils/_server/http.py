@@ -100,6 +100,14 @@ class Server:
         except ConnectionRefusedError:
             return None
 
+    def listens(self, timeout: float = 1.0) -> bool:
+        """Whether somebody listens there: asked for without a request, which costs next to nothing."""
+        try:
+            with socket.create_connection((self.host, self.port), timeout):
+                return True
+        except (OSError, ValueError):  # ValueError: no name that could be looked up
+            return False
+
     def models(self, timeout: float = 5.0) -> List[str]:
         """The names in ``/v1/models``."""
         reply = self._get("/v1/models", timeout)

@@ -19,6 +19,8 @@ from .._systemd.show import UnitStatus
 # takes minutes, so the looks get rarer, but never so rare that a crash would go unseen for a second.
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 0.8
+# While nothing listens the port alone is asked meanwhile, so that a server that is loaded is seen at once.
+_PORT_PAUSE_S = 0.05
 # A first completion may compile kernels.
 _FIRST_COMPLETION_S = 120.0
 _CALL_S = 10.0
@@ -96,8 +98,17 @@ def wait_ready(
         if unwell_since is not None and now - unwell_since >= (_OTHER_NAME_FOR_S if look.other_name else _UNWELL_FOR_S):
             text = "%s listens, but has not served for %d s: %s" % (target.unit, now - unwell_since, look.detail)
             raise NotReady(text, status, True, unwell)
-        clock.sleep(min(pause, deadline.remaining))
+        _wait(target.server, clock, min(pause, deadline.remaining), look.stage == "loading")
         pause = min(_LONGEST_PAUSE_S, pause * 1.3)
+
+
+def _wait(server: Server, clock: Clock, seconds: float, loading: bool) -> None:
+    """Until the next look; for a server that loads no longer than until it listens."""
+    pause = Deadline(clock, seconds)
+    while not pause.expired:
+        clock.sleep(min(_PORT_PAUSE_S, pause.remaining) if loading else pause.remaining)
+        if loading and server.listens():
+            return
 
 
 def _crash(status: UnitStatus, restarts: int) -> Optional[str]:

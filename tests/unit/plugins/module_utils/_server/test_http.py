@@ -90,6 +90,14 @@ def server(scripted: Scripted) -> Server:
     return Server("0.0.0.0", scripted.port)
 
 
+def test_whether_somebody_listens_is_told_without_a_request(scripted: Scripted, server: Server) -> None:
+    assert server.listens() and not scripted.asked
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert not Server("127.0.0.1", unused.getsockname()[1]).listens()
+    assert not Server("no such name" * 30, 1).listens()
+
+
 def test_nothing_listening_is_none_and_silence_is_an_error(scripted: Scripted) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -25,6 +25,22 @@ def given_up(behaviour: Behaviour, timeout: float = 1800.0) -> tuple[NotReady, f
     return failure.value, world.clock.now - begun
 
 
+@pytest.mark.parametrize("load", [0.0, 1.3, 29.7, 300.01])
+def test_a_server_is_seen_as_soon_as_it_listens_and_looks_stay_rare(load: float) -> None:
+    world = World(units={UNIT: status(UNIT, "active")}, behaviours={UNIT: Behaviour(load=load)})
+    world.started_at[UNIT] = world.clock.now
+    server: Any = world.server("", 8000)
+    begun, looks = world.clock.now, 0
+
+    def count(*_seen: object) -> None:
+        nonlocal looks
+        looks += 1
+
+    assert wait_ready(Target(UNIT, "new", server), world, world.clock, 1800.0, 0, count).ready  # type: ignore[arg-type]
+    assert world.clock.now - begun - load < 0.1
+    assert looks <= 6 + load / 0.8
+
+
 def test_a_wrong_name_is_given_up_in_seconds_after_the_load() -> None:
     failure, took = given_up(Behaviour(load=40.0, served="other"))
     assert failure.unwell is not None and failure.unwell.other_name and "other" in failure.msg

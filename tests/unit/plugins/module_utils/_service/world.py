@@ -173,6 +173,9 @@ class FakeServer:
                 return candidate, behaviour.served or candidate[len("vllm-"):-len(".service")], behaviour
         return None
 
+    def listens(self, timeout: float = 1.0) -> bool:
+        return self._unit() is not None
+
     def health(self, timeout: float = 5.0) -> Optional[int]:
         return None if self._unit() is None else 200
 
