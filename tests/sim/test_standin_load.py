@@ -25,6 +25,8 @@ from sim.standin_fixtures import (
     make_model,
 )
 
+from lab.standin.behaviours import Misused, check
+
 TOTAL_MIB = 97887 - 638  # of the default GPU, as CUDA counts
 FAILED = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 
@@ -479,6 +481,21 @@ def test_die_at_load_of_one_rank_by_a_signal(bench: Bench) -> None:
     assert running.ends() == 1
     assert running.lines("Worker proc VllmWorker-2 died unexpectedly (exit code: -9), shutting down executor.")
     assert running.log.splitlines()[-1] == FAILED
+
+
+@pytest.mark.parametrize("phase", ["config", "device", "profile", "graphs"])
+def test_the_api_server_can_be_killed_at_any_moment_of_the_load(bench: Bench, phase: str) -> None:
+    bench.standin.behave(die_at_load={"process": "api", "phase": phase, "signal": 9})
+    running = bench.serve("minimax", "-tp", "4")
+    assert running.ends() == -9
+
+
+@pytest.mark.parametrize(
+    "death", [{"process": "api", "phase": "profile"}, {"process": "engine", "phase": "config"}, {"phase": "config"}], ids=str
+)
+def test_a_death_that_would_never_come_is_refused(death: dict[str, str]) -> None:
+    with pytest.raises(Misused, match="die_at_load can't be"):
+        check("die_at_load", death, "here")
 
 
 def test_crash_at_nth_start(bench: Bench) -> None:

@@ -59,7 +59,8 @@ _TABLE = (
         "start",
         'dies while loading: {"phase": one of PHASES, "process": "api"|"engine"|"worker", "lines": [texts to print],'
         ' "error": the exception\'s last line, "exit_code": of the server, "signal": dies of this signal instead,'
-        ' "rank": of the worker, default every one, "raw": print the lines without prefix}',
+        ' "rank": of the worker, default every one, "raw": print the lines without prefix}; the config phase is the'
+        " API server's, which in the others dies of signals alone",
     ),
     Behaviour(
         "crash_at_nth_start",
@@ -172,20 +173,26 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "dies": lambda value: (
         _is_object(value, {"seconds": _is_number, "exit_code": _is_integer, "lines": _is_texts}) and "seconds" in value
     ),
-    "death": lambda value: _is_object(
-        value,
-        {
-            "phase": lambda item: item in PHASES,
-            "process": lambda item: item in ("api", "engine", "worker"),
-            "lines": _is_texts,
-            "error": lambda item: isinstance(item, str),
-            "exit_code": _is_integer,
-            "signal": _is_integer,
-            "rank": _is_integer,
-            "raw": lambda item: isinstance(item, bool),
-        },
-    ),
+    "death": lambda value: _is_object(value, _DEATH) and _comes_to_pass(value),
 }
+
+_DEATH: dict[str, Callable[[Any], bool]] = {
+    "phase": lambda item: item in PHASES,
+    "process": lambda item: item in ("api", "engine", "worker"),
+    "lines": _is_texts,
+    "error": lambda item: isinstance(item, str),
+    "exit_code": _is_integer,
+    "signal": _is_integer,
+    "rank": _is_integer,
+    "raw": lambda item: isinstance(item, bool),
+}
+
+
+def _comes_to_pass(value: Mapping[str, Any]) -> bool:
+    """There is no engine and no worker before the configuration is read, and the API server only waits for them afterwards."""
+    if value.get("process") == "api":
+        return value.get("phase", Death.phase) == "config" or "signal" in value
+    return value.get("phase", Death.phase) != "config"
 
 
 def check(name: str, value: Any, where: str) -> None:
