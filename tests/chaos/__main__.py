@@ -5,8 +5,9 @@
 
     PYTHONPATH=tests python3 -m chaos [--seed N] [--controller 40] [--job 20] [--power 10] [--hosts 3] [--only job:7]
 
-A seed names all moments; without one a new seed is drawn and printed. ``--only`` repeats a single try, ``--only "new model"``
-a group. What a power cut in the lab does not take away is what the host has in its page cache: the disk keeps it.
+A seed names all moments; without one a new seed is drawn and printed. ``--only job:7`` or ``--only "new model: bad argument"``
+repeats a single try, ``--only "new model"`` a group; it can be given more than once.
+What a power cut in the lab does not take away is what the host has in its page cache: the disk keeps it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from chaos.drained import drained
-from chaos.failing import FAILING, Fails
+from chaos.failing import FAILING, Failing, Fails
 from chaos.moments import Try, tries
 from chaos.rolling import rolling
 from chaos.subject import Outcome, Subject
@@ -45,14 +46,22 @@ def works(options: argparse.Namespace) -> list[Work]:
     def disturb(one: Try) -> Work:
         return lambda subject: subject.disturb(one)
 
+    def fail(failing: Failing) -> Work:
+        return lambda subject: Fails(subject).run(failing)
+
     for kind in ("controller", "job", "power"):
-        for one in tries(kind, getattr(options, kind), options.seed):
-            if options.only in ("", kind, f"{kind}:{one.number}"):
-                found.append(disturb(one))
-    if options.only in ("", "new model") and options.failing:
-        found += [lambda subject, failing=failing: Fails(subject).run(failing) for failing in FAILING]  # type: ignore[misc]
+        found += [
+            disturb(one) for one in tries(kind, getattr(options, kind), options.seed) if wanted(options.only, kind, f"{kind}:{one.number}")
+        ]
+    if options.failing:
+        found += [fail(failing) for failing in FAILING if wanted(options.only, "new model", f"new model: {failing.name}")]
     random.Random(options.seed).shuffle(found)
     return found
+
+
+def wanted(only: Sequence[str], *names: str) -> bool:
+    """Whether something that goes by these names is to be tried."""
+    return not only or any(name in only for name in names)
 
 
 def run(hosts: Sequence[Host], todo: Sequence[Work], seed: int) -> list[Outcome]:
@@ -121,8 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-drain", dest="drain", action="store_false", help="leave out the drained swaps")
     parser.add_argument("--rolling", type=int, default=12, metavar="HOSTS", help="hosts of the rolling swap (12; 0: none)")
     parser.add_argument("--hosts", type=int, default=3, help="hosts that are disturbed side by side (3)")
-    parser.add_argument("--only", default="", metavar="KIND[:NUMBER]", help="one try or group: job:7, power, 'new model', drain, rolling")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="KIND[:NUMBER]", help="one try or group: job:7, power, 'new model', drain, rolling"
+    )
     options = parser.parse_args(arguments)
+    drain, roll = options.drain and wanted(options.only, "drain"), options.rolling and wanted(options.only, "rolling")
     print(f"seed {options.seed}", flush=True)
     todo = works(options)
     begun = time.monotonic()
@@ -131,15 +143,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     said: list[str] = []
     outcomes: list[Outcome] = []
     try:
-        if todo or options.only == "drain" or (not options.only and options.drain):
+        if todo or drain:
             specs = [HostSpec(host_name(number), BASES[number % 3 == 0]) for number in range(1, options.hosts + 1)]
             hosts = [Lab.up(specs=specs).hosts[spec.name] for spec in specs]
             outcomes = run(hosts, todo, options.seed)
-            if options.only == "drain" or (not options.only and options.drain):
+            if drain:
                 for balanced in (True, False):
                     wrong += drained(hosts[0], balanced, said)
-        if options.only == "rolling" or (not options.only and options.rolling):
-            count = options.rolling or 12
+        if roll:
+            count = options.rolling
             specs = [HostSpec(host_name(number), BASES[number % 3 == 0]) for number in range(1, count + 1)]
             fleet = Lab.up(specs=specs)
             fleet.reset([spec.name for spec in specs])
@@ -147,6 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if not was_up:
             Lab.attach().down()
+    if not (todo or drain or roll):
+        wrong.append(f"nothing is called {' or '.join(options.only)}, so nothing was tried")
     wrong += [f"{outcome.what}: {text}" for outcome in outcomes for text in outcome.wrong]
     for kind, title in KINDS.items():
         hits = [outcome.hit for outcome in outcomes if outcome.kind == kind]

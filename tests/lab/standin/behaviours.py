@@ -191,8 +191,8 @@ _DEATH: dict[str, Callable[[Any], bool]] = {
 def _comes_to_pass(value: Mapping[str, Any]) -> bool:
     """There is no engine and no worker before the configuration is read, and the API server only waits for them afterwards."""
     if value.get("process") == "api":
-        return value.get("phase", Death.phase) == "config" or "signal" in value
-    return value.get("phase", Death.phase) != "config"
+        return bool(value.get("phase", Death.phase) == "config" or "signal" in value)
+    return bool(value.get("phase", Death.phase) != "config")
 
 
 def check(name: str, value: Any, where: str) -> None:

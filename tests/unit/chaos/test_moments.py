@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 
 import pytest
+from chaos.__main__ import works
 from chaos.catalogue import entries_with
 from chaos.failing import FAILING, Failing
 from chaos.moments import PHASES, tries
@@ -60,3 +62,13 @@ def test_what_a_failing_model_says_of_itself_is_what_a_swap_reads(failing: Faili
     assert {key: deployed[key] for key in keys} == keys
     assert not set(keys) & set(other)
     assert "ready_timeout" in resolve(json.loads(entries_with(ready_timeout=30)[1])["vllm_models"], "minimax-m2.5")
+
+
+def test_single_tries_and_groups_can_be_repeated() -> None:
+    def count(*only: str) -> int:
+        return len(works(Namespace(controller=40, job=20, power=10, failing=True, seed=7, only=list(only))))
+
+    assert count() == 70 + len(FAILING)
+    assert count("job") == 20 and count("new model") == len(FAILING)
+    assert count("job:3", "controller:29", f"new model: {FAILING[0].name}", f"new model: {FAILING[1].name}") == 4
+    assert count("job:20") == count("rolling") == 0
