@@ -193,7 +193,7 @@ size_mib:
   type: int
   sample: 1443
 fetched_files:
-  description: How many had to come from elsewhere, or would have to.
+  description: How many had to come from elsewhere, or would have to; null where that can't be told yet.
   returned: success
   type: int
   sample: 10

@@ -58,8 +58,10 @@ def is_large(path: str) -> bool:
 class Hub:
     """The server, with its faults as attributes."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1", content_host: str = "localhost") -> None:
         self.models: Dict[str, Model] = {}
+        self.address = address
+        self.content_host = content_host
         self.token: Optional[str] = None  # the only valid one; None: everybody may read
         self.granted = True  # False: gated, and the token's owner is not on the list
         self.forbidden = False
@@ -88,7 +90,7 @@ class Hub:
             def log_message(self, format: str, *args: object) -> None:
                 """Nobody reads it."""
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer((address, 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -100,7 +102,7 @@ class Hub:
     @property
     def url(self) -> str:
         """The endpoint."""
-        return "http://127.0.0.1:%d" % self.port
+        return "http://%s:%d" % (self.address, self.port)
 
     def kinds(self) -> List[str]:
         """The kinds of all requests, in order."""
@@ -156,7 +158,7 @@ class Hub:
             return
         headers = {"X-Repo-Commit": commit, "ETag": '"%s"' % git_hash(data), "Accept-Ranges": "bytes"}
         if is_large(path):
-            location = "http://localhost:%d/content/%s/resolve/%s/%s" % (self.port, name, commit, path)
+            location = "http://%s:%d/content/%s/resolve/%s/%s" % (self.content_host, self.port, name, commit, path)
             headers.update({"X-Linked-Size": str(len(data)), "X-Linked-ETag": '"%s"' % hashlib.sha256(data).hexdigest(),
                             "Location": location})  # fmt: skip
             self._send(request, 302, b"", headers)

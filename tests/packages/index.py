@@ -50,18 +50,19 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 
 def wheel(
     directory: Path, name: str, version: str, body: str = "runs", requires: Sequence[str] = (), python: str = ">=3.8",
-    scripts: bool = True,
+    scripts: bool = True, more: Optional[Dict[str, str]] = None,
 ) -> Path:  # fmt: skip
-    """Write a wheel; ``body`` is what its command does, one of BODIES."""
+    """Write a wheel; ``body`` is what its command does, one of BODIES, or a program with a main; ``more`` are files of it by path."""
     package = name.replace("-", "_")
     info = "%s-%s.dist-info" % (package, version)
     metadata = "Metadata-Version: 2.1\nName: %s\nVersion: %s\nRequires-Python: %s\n" % (name, version, python)
     metadata += "".join("Requires-Dist: %s\n" % each for each in requires)
-    text = BODIES[body]
+    text = BODIES.get(body, body)
     files = {
         package + "/__init__.py": text % {"version": version} if body == "runs" else text,
         info + "/METADATA": metadata,
         info + "/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        **(more or {}),
     }
     if scripts:
         files[info + "/entry_points.txt"] = "[console_scripts]\n%s = %s:main\n" % (name, package)
@@ -102,8 +103,9 @@ class Index:
     """Serves a directory of distributions at ``url``. ``password`` makes it ask for one; ``broken`` makes it answer 503;
     ``corrupt`` serves other bytes than the page's hashes promise."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, address: str = "127.0.0.1") -> None:
         self.directory = directory
+        self.address = address
         self.password: Optional[str] = None
         self.broken = False
         self.corrupt = False
@@ -122,13 +124,13 @@ class Index:
             def log_message(self, format: str, *args: object) -> None:
                 """Nobody reads it."""
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer((address, 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def url(self) -> str:
         """Without credentials."""
-        return "http://127.0.0.1:%d/simple" % self._server.server_address[1]
+        return "http://%s:%d/simple" % (self.address, self._server.server_address[1])
 
     def with_credentials(self, user: str, password: str) -> str:
         """The address with credentials in it."""

@@ -15,9 +15,13 @@ from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._core.runner import Completed, Runner
 from .._core.zipapp import build
+from . import hub_driver
 from .explain import failure
 from .manifest import File, Manifest, safe
 from .request import Asked
+
+# By way of an import: Ansible sends to a host only what is imported.
+_PROGRAM = "_fetch." + hub_driver.__name__.rsplit(".", 1)[-1]
 
 
 class Hub:
@@ -66,7 +70,7 @@ class Hub:
         try:
             program = os.path.join(scratch, "hub.pyz")
             with open(program, "wb") as handle:
-                handle.write(build("_fetch.hub_driver", "gpufleet_fetch"))
+                handle.write(build(_PROGRAM, "gpufleet_fetch"))
             done = self._runner.run(
                 [asked.python, "-I", program], timeout, stdin=json.dumps(request), env=self._variables(scratch)
             )

@@ -94,7 +94,7 @@ def _check_room(asked: Asked, plan: Plan, ports: Ports) -> None:
 def _unknown(asked: Asked) -> Dict[str, Any]:
     """A check on a host where vLLM is yet to be installed: what asks the hub is not there yet."""
     said = "fetch %s into %s (how much that is can be told once %s is there)" % (origin(asked, None), asked.path, asked.python)
-    return _assemble(asked, True, None, None, [], [said], True, "", "path: %s\nmodel: %s\n" % (asked.path, origin(asked, None)))
+    return _assemble(asked, True, None, None, None, [said], True, "", "path: %s\nmodel: %s\n" % (asked.path, origin(asked, None)))
 
 
 def _result(asked: Asked, found: Found, plan: Plan) -> Dict[str, Any]:
@@ -115,7 +115,7 @@ def _result(asked: Asked, found: Found, plan: Plan) -> Dict[str, Any]:
 
 
 def _assemble(
-    asked: Asked, changed: bool, commit: Optional[str], files: Optional[List[File]], fetched: List[File], actions: List[str],
+    asked: Asked, changed: bool, commit: Optional[str], files: Optional[List[File]], fetched: Optional[List[File]], actions: List[str],
     managed: bool, before: str, after: str,
 ) -> Dict[str, Any]:  # fmt: skip
     return {
@@ -126,13 +126,17 @@ def _assemble(
         "commit": commit,
         "source": asked.source,
         "files": None if files is None else len(files),
-        "size_mib": None if files is None else -(-sum(each.size for each in files) // _MIB),
-        "fetched_files": len(fetched),
-        "fetched_mib": -(-sum(each.size for each in fetched) // _MIB),
+        "size_mib": None if files is None else _mib(files),
+        "fetched_files": None if fetched is None else len(fetched),
+        "fetched_mib": None if fetched is None else _mib(fetched),
         "managed": managed,
         "actions": actions,
         "diff": {"before": before, "after": after},
     }
+
+
+def _mib(files: List[File]) -> int:
+    return -(-sum(each.size for each in files) // _MIB)
 
 
 def _state(asked: Asked, commit: Optional[str], files: int) -> str:

@@ -15,6 +15,7 @@ import pytest
 from hub.server import Hub
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.zipapp import closure
 from ansible_collections.gpufleet.vllm.plugins.module_utils._fetch.manifest import RECORD
 
 from .conftest import REPO, Place, content
@@ -36,6 +37,11 @@ def test_it_fetches_once_and_then_asks_nobody(place: Place, hub: Hub) -> None:
     for again in (place.ensure(), place.ensure(endpoint="http://127.0.0.1:9"), place.ensure(verify="full"), place.ensure(check_mode=True)):
         assert (again["changed"], again["actions"], again["commit"]) == (False, [], done["commit"])
     assert len(hub.requests) == before
+
+
+def test_the_program_for_the_other_interpreter_goes_along_with_the_module() -> None:
+    # Ansible follows imports to find what a host is sent, and so does this.
+    assert {"_fetch.hub_driver", "_fetch.hub_errors"} <= set(closure("_fetch.run"))
 
 
 def test_everybody_can_read_it(place: Place) -> None:
