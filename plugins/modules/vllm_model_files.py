@@ -10,8 +10,8 @@ module: vllm_model_files
 short_description: Keep one model's files in a directory, whole and verified
 version_added: 0.1.0
 description:
-  - Fetches a repository of a model hub at a revision into a directory, or copies it from another directory of the host, such as a mounted
-    mirror. What a run that failed or was killed has fetched, the next one goes on from, in the middle of a file too.
+  - Fetches a repository of a model hub at a revision into a directory, or copies it from a directory of the host, such as a mounted
+    mirror, or from another host. What a run that failed or was killed has fetched, the next one goes on from, in the middle of a file too.
   - The model grows in C(<path>.partial). It gets its name when every file has the size and the hash that the hub lists, and not before.
     So there is never half a model at O(path).
   - Room is looked for before anything is fetched. A missing model, a missing revision, a gated model and a refused token are told apart,
@@ -55,9 +55,14 @@ options:
     default: main
   source:
     description:
-      - A directory on the host to copy from, in place of a hub.
-      - Where it was made by this module, its record is what the copy is held against. Else what was read is.
-    type: path
+      - A directory on the host to copy from, in place of a hub, or one of another host, C([user@]host:/directory), over SSH.
+      - Where it was made by this module, its record is what the copy is held against. Else what was read is, or the SHA-256 that the other
+        host says.
+    type: str
+  ssh_user:
+    description:
+      - The account of this host whose SSH keys and known hosts open the other one. Root itself when not given.
+    type: str
   endpoint:
     description:
       - The hub's address, for a mirror of one's own.
@@ -154,6 +159,12 @@ EXAMPLES = r"""
   gpufleet.vllm.vllm_model_files:
     path: /models/Qwen3-0.6B
     source: /mnt/mirror/Qwen3-0.6B
+
+- name: Copy it from the host that has it already
+  gpufleet.vllm.vllm_model_files:
+    path: /models/Qwen3-0.6B
+    source: ops@gpu01.example.com:/models/Qwen3-0.6B
+    ssh_user: ops
 """
 
 RETURN = r"""
@@ -242,7 +253,8 @@ ARGUMENT_SPEC = {
     "path": {"type": "path", "required": True},
     "repo": {"type": "str"},
     "revision": {"type": "str", "default": "main"},
-    "source": {"type": "path"},
+    "source": {"type": "str"},
+    "ssh_user": {"type": "str"},
     "endpoint": {"type": "str"},
     "token": {"type": "str", "no_log": True},
     "python": {"type": "path", "default": "/opt/vllm/bin/python"},

@@ -77,16 +77,26 @@ def read_record(directory: str) -> Optional[Record]:
     path = os.path.join(directory, RECORD)
     try:
         with open(path, encoding="utf-8") as handle:
-            data = json.load(handle)
+            return parse_record(handle.read(), directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise GpuFleetError("The record %s can't be read (%s). Move the directory away and run again." % (path, exc)) from exc
+
+
+def parse_record(text: str, directory: str) -> Record:
+    """A record from its text. Raises GpuFleetError for one that can't be understood."""
+    try:
+        data = json.loads(text)
         files = tuple(File(safe(each["path"]), int(each["size"]), each.get("sha256"), each.get("git")) for each in data["files"])
         return Record(
             data.get("repo"), data.get("revision"), data.get("commit"), data.get("source"), files,
             tuple(data.get("include") or ()), tuple(data.get("exclude") or ()),
         )  # fmt: skip
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise GpuFleetError("The record %s can't be read (%s). Move the directory away and run again." % (path, exc)) from exc
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise GpuFleetError(
+            "The record %s of %s can't be understood (%s). Move the directory away and run again." % (RECORD, directory, exc)
+        ) from exc
 
 
 def safe(path: str) -> str:

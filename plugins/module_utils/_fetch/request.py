@@ -16,7 +16,7 @@ from .._core.errors import GpuFleetError
 
 PUBLIC_HUB = "https://huggingface.co"
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?\Z")
-_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
+_REMOTE = re.compile(r"[A-Za-z0-9_][\w.@%-]*:/.+\Z")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Asked:
     repo: Optional[str] = None
     revision: str = "main"
     source: Optional[str] = None
+    ssh_user: Optional[str] = None
     endpoint: Optional[str] = None
     token: Optional[str] = None
     python: str = "/opt/vllm/bin/python"
@@ -58,11 +59,6 @@ class Asked:
         parts = urlsplit(self.endpoint or PUBLIC_HUB)
         return "%s://%s%s" % (parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path)
 
-    @property
-    def pinned(self) -> bool:
-        """Whether the revision is a commit, which never becomes another."""
-        return bool(_COMMIT.match(self.revision))
-
     def wants(self, path: str) -> bool:
         """Whether a file of the model is to be had, by the patterns."""
         if self.include and not any(fnmatchcase(path, pattern) for pattern in self.include):
@@ -84,8 +80,11 @@ def request(params: Mapping[str, Any]) -> Asked:
     if repo is not None and not _REPO.match(repo):
         raise GpuFleetError("repo has to be OWNER/NAME, such as MiniMaxAI/MiniMax-M2.5, not %r." % repo)
     source = params["source"] or None
-    if source is not None and not os.path.isabs(source):
-        raise GpuFleetError("source has to be an absolute directory on the host, not %r." % source)
+    if source is not None and not os.path.isabs(source) and not _REMOTE.match(source):
+        raise GpuFleetError(
+            "source has to be an absolute directory on the host, or one of another host such as mirror01:/models/Qwen3-0.6B, not %r."
+            % source
+        )
     endpoint = (params["endpoint"] or "").rstrip("/") or None
     if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
         raise GpuFleetError("endpoint has to be the address of a hub, such as https://hub.example.com, not %r." % endpoint)
@@ -95,7 +94,8 @@ def request(params: Mapping[str, Any]) -> Asked:
     # A model may lie behind a link: what grows beside it has to be on the same file system.
     path = os.path.realpath(path) if os.path.islink(path) else os.path.normpath(path)
     return Asked(
-        path=path, repo=repo, revision=params["revision"] or "main", source=source, endpoint=endpoint, token=params["token"] or None,
+        path=path, repo=repo, revision=params["revision"] or "main", source=source, ssh_user=params["ssh_user"] or None,
+        endpoint=endpoint, token=params["token"] or None,
         python=params["python"], include=tuple(params["include"] or ()), exclude=tuple(params["exclude"] or ()),
         verify=params["verify"], refresh=params["refresh"], transfer=params["transfer"], workers=params["workers"],
         retries=params["retries"], retry_delay=params["retry_delay"], stall_timeout=params["stall_timeout"],

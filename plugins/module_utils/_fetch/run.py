@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from .._core.clock import Clock, Deadline
 from .._core.errors import GpuFleetError
@@ -17,6 +17,7 @@ from .hub import Hub
 from .land import bytes_needed, land, put_back, write_record
 from .manifest import File, Manifest
 from .plan import Found, Plan, look, make_plan, origin
+from .remote import Remote
 from .request import Asked, request
 from .source import Source
 
@@ -62,11 +63,15 @@ def ensure(params: Mapping[str, Any], ports: Ports, check_mode: bool) -> Dict[st
 
 
 class _Origin:
-    """Where the model comes from: a directory of the host where one is given, else the hub."""
+    """Where the model comes from: a directory of this host or another one where one is given, else the hub."""
 
     def __init__(self, asked: Asked, ports: Ports) -> None:
-        self._source = Source(asked) if asked.source is not None else None
-        self._hub = Hub(asked, ports.runner, Deadline(ports.clock, asked.timeout))
+        deadline = Deadline(ports.clock, asked.timeout)
+        self._source: Union[Source, Remote, None] = None
+        if asked.source is not None:
+            own = asked.source.startswith("/")
+            self._source = Source(asked) if own else Remote(asked, ports.runner, ports.clock, deadline)
+        self._hub = Hub(asked, ports.runner, deadline)
 
     def info(self, revision: str) -> Manifest:
         return self._source.info(revision) if self._source is not None else self._hub.info(revision)

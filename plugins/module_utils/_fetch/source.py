@@ -10,7 +10,7 @@ import os
 from typing import Dict, List
 
 from .._core.errors import GpuFleetError
-from .manifest import RECORD, File, Manifest, read_record, safe
+from .manifest import RECORD, File, Manifest, Record, read_record, safe
 from .request import Asked
 
 _CHUNK = 1 << 22
@@ -32,12 +32,7 @@ class Source:
         record = read_record(self._directory)
         if record is None:
             return Manifest(None, tuple(each for each in self._listed() if self._asked.wants(each.path)))
-        if self._asked.repo is not None and (record.repo != self._asked.repo or revision not in (record.revision, record.commit)):
-            raise GpuFleetError(
-                "source %s has %s at %s, not %s at %s. Correct source, or repo and revision."
-                % (self._directory, record.repo, record.commit or record.revision, self._asked.repo, revision),
-                kind="other_model",
-            )
+        check_same(self._asked, record, revision)
         return Manifest(record.commit, tuple(each for each in record.files if self._asked.wants(each.path)))
 
     def fetch(self, files: List[File], directory: str, parts: str) -> Dict[str, str]:
@@ -74,6 +69,16 @@ class Source:
                 "source %s has no files in it. Correct it, or mount what should be there." % self._directory, kind="no_source"
             )
         return found
+
+
+def check_same(asked: Asked, record: Record, revision: str) -> None:
+    """Refuse a source whose record says that it is another model, or another revision, than the one that is asked for."""
+    if asked.repo is not None and (record.repo != asked.repo or revision not in (record.revision, record.commit)):
+        raise GpuFleetError(
+            "source %s has %s at %s, not %s at %s. Correct source, or repo and revision."
+            % (asked.source, record.repo, record.commit or record.revision, asked.repo, revision),
+            kind="other_model",
+        )
 
 
 def _copy(source: str, target: str) -> str:

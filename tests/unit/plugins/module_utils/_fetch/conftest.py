@@ -46,8 +46,9 @@ class Place:
     def params(self, **options: Any) -> Dict[str, Any]:
         """Parameters as the module passes them."""
         return {
-            "path": str(self.path), "repo": REPO, "revision": self.hub.models[REPO].head, "source": None, "endpoint": self.hub.url,
-            "token": None, "python": sys.executable, "include": [], "exclude": [], "verify": "size", "refresh": False,
+            "path": str(self.path), "repo": REPO, "revision": self.hub.models[REPO].head, "source": None, "ssh_user": None,
+            "endpoint": self.hub.url, "token": None, "python": sys.executable,
+            "include": [], "exclude": [], "verify": "size", "refresh": False,
             "transfer": "http", "workers": 1, "retries": 2, "retry_delay": 0.05, "stall_timeout": 20.0, "timeout": 120.0,
             "min_free_mib": 0, **options,
         }  # fmt: skip
