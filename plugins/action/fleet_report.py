@@ -38,6 +38,7 @@ ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
     "report": {"type": "dict", "default": {}},
     "report_dir": {"type": "path"},
     "report_name": {"type": "str", "default": "fleet-report"},
+    "attachments": {"type": "dict", "default": {}},
     "query": {"type": "str"},
 }
 
@@ -74,6 +75,8 @@ class ActionModule(ActionBase):
         # The file first: a query that fails the task must not cost the report.
         if args["report_dir"] and not self._task.check_mode:
             outcome["report_path"] = _report.write(args["report_dir"], args["report_name"], document)
+            if args["attachments"]:
+                outcome["attachment_paths"] = _report.attach(outcome["report_path"], args["attachments"])
         if args["query"]:
             answer = _report.ask(args["query"], document)
             outcome["query_result"] = answer
@@ -85,7 +88,7 @@ class ActionModule(ActionBase):
         else:
             _show(["", cell_text(args["title"]), "", *table, ""])
         if outcome["report_path"]:
-            _show(["Report: %s" % outcome["report_path"]])
+            _show(["Report: %s" % path for path in [outcome["report_path"], *outcome.get("attachment_paths", [])]])
         return outcome
 
 

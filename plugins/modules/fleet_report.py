@@ -80,6 +80,12 @@ options:
       - The beginning of the report's file name. The time is added, so that no report overwrites another.
     type: str
     default: fleet-report
+  attachments:
+    description:
+      - The report in other forms, by the extension of their file names, such as C(md) or C(html). Each is written beside the JSON report,
+        under the same name.
+    type: dict
+    default: {}
   query:
     description:
       - A JMESPath expression over the report, as it is written to the file. Its result is printed as JSON in place of the table.
@@ -133,6 +139,12 @@ report_path:
   returned: success
   type: str
   sample: /srv/pipeline/reports/fleet-status-20261129T154422Z.json
+attachment_paths:
+  description: The other files that were written.
+  returned: when O(attachments) were written
+  type: list
+  elements: str
+  sample: [/srv/pipeline/reports/benchmark-20261129T154422Z.html]
 query_result:
   description: What O(query) found.
   returned: when O(query) is given

@@ -112,11 +112,11 @@ options:
       seed:
         description:
           - Chooses the prompts. Every run has some tokens or a seed of its own besides, so that no prompt is met in the prefix cache.
-            RV(result.commands) has what was used. Defaults to V(0).
+            The result has what was used. Defaults to V(0).
         type: int
   baseline:
     description:
-      - The result to compare with, as RV(result) of an earlier run, or the path of a JSON file on the controller that holds one.
+      - The result to compare with, as an earlier run returned it, or the path of a JSON file on the controller that holds one.
       - A report of the playbook C(gpufleet.vllm.benchmark) is taken as well. It gives each host its own earlier result, and a host that is
         not in it one of a host with the same model.
     type: raw
@@ -285,6 +285,10 @@ result:
     load:
       description: What the tool says of itself.
       type: dict
+    notes:
+      description: What to know of these figures, such as a load generator that could not keep up.
+      type: list
+      elements: str
   sample:
     schema_version: 1
     tool: vllm_bench

@@ -99,14 +99,34 @@ def write(directory: str, name: str, document: Mapping[str, Any]) -> str:
         ) from exc
 
 
-def _write_new(directory: str, stem: str, text: str) -> str:
-    fd, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=directory)
+def attach(report: str, texts: Mapping[str, Any]) -> List[str]:
+    """Write a report's other forms beside it, by extension; returns their paths. The report's name is its own, so these are too."""
+    stem = report[: -len(".json")]
+    paths = []
+    for extension, text in texts.items():
+        if not re.fullmatch(r"[a-z0-9]{1,8}", str(extension)) or extension == "json":
+            raise ReportError("`attachments` has %r. It becomes a file's extension: a few letters, such as md or html." % extension)
+        path = "%s.%s" % (stem, extension)
+        try:
+            _replace(path, str(text))
+        except OSError as exc:
+            raise ReportError("The report cannot be written to %s: %s. Give another `report_dir`." % (path, exc.strerror)) from exc
+        paths.append(path)
+    return paths
+
+
+def _replace(path: str, text: str) -> None:
+    temporary = _temporary(os.path.dirname(path), text)
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.rename(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def _write_new(directory: str, stem: str, text: str) -> str:
+    temporary = _temporary(directory, text)
+    try:
         for path in _candidates(directory, stem):
             try:
                 os.link(temporary, path)  # unlike a rename, it fails where something is already there
@@ -116,6 +136,21 @@ def _write_new(directory: str, stem: str, text: str) -> str:
         raise FileExistsError(17, "too many reports of this second are there already")
     finally:
         os.unlink(temporary)
+
+
+def _temporary(directory: str, text: str) -> str:
+    """A file that nobody looks for, whole and on disk, with the mode that a new file has here."""
+    fd, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=directory)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as handle:
+            handle.write(text)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+    except OSError:
+        os.unlink(temporary)
+        raise
+    return temporary
 
 
 def _candidates(directory: str, stem: str) -> List[str]:

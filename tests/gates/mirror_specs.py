@@ -23,6 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Variables of a role that are no option of its module.
 EXTRA: dict[str, dict[str, Any]] = {
+    "vllm_benchmark": {
+        "vllm_benchmark_plan_only": {
+            "type": "bool",
+            "default": False,
+            "description": ["Only look and say what would be measured, as in check mode, and count nothing as changed."],
+        },
+    },
     "vllm_install": {
         "vllm_install_user": {
             "type": "str",
@@ -63,7 +70,7 @@ EXTRA: dict[str, dict[str, Any]] = {
 INTERNAL = {"gpu_reclaim": {"candidates"}, "vllm_service": {"deployment"}}
 
 # Options whose values are never shown.
-SECRET = {"secrets", "token", "index_url", "extra_index_urls"}
+SECRET = {"api_key", "secrets", "token", "index_url", "extra_index_urls"}
 
 # role -> (module, short description, description)
 MIRRORS = {
@@ -86,6 +93,12 @@ MIRRORS = {
         "gpu_reclaim",
         "Free GPU memory on a host and prove it",
         "Runs M(gpufleet.vllm.gpu_reclaim). Every variable is an option of that module; what is not set keeps the module's default.",
+    ),
+    "vllm_benchmark": (
+        "vllm_benchmark",
+        "Measure what a vLLM server does, and hold it against a baseline",
+        "Runs M(gpufleet.vllm.vllm_benchmark) as a job of the host, which a lost connection does not end. Every variable is an option of "
+        "that module; what is not set keeps the module's default. The result is in C(vllm_benchmark_result).",
     ),
 }
 

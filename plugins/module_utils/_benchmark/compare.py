@@ -134,8 +134,8 @@ def slow_hosts(results: Mapping[str, Mapping[str, Any]], percent: float) -> List
 def _ratio_to_others(host: str, members: Mapping[str, Mapping[str, Any]]) -> Tuple[Optional[float], List[int]]:
     ratios, levels = [], []
     for concurrency, level in _by_level(members[host]).items():
-        own = value_at(level, "output_throughput")
-        others = [value_at(_by_level(result)[concurrency], "output_throughput")
+        own = _undisturbed_throughput(level)
+        others = [_undisturbed_throughput(_by_level(result)[concurrency])
                   for name, result in members.items() if name != host and concurrency in _by_level(result)]
         known = sorted(value for value in others if value is not None)
         if own is None or not known:
@@ -146,6 +146,11 @@ def _ratio_to_others(host: str, members: Mapping[str, Mapping[str, Any]]) -> Tup
             ratios.append(own / median)
             levels.append(concurrency)
     return (sum(ratios) / len(ratios) if ratios else None), levels
+
+
+def _undisturbed_throughput(level: Mapping[str, Any]) -> Optional[float]:
+    """None where requests failed: what fails makes no tokens, and is told as a failure."""
+    return None if level.get("failed") else value_at(level, "output_throughput")
 
 
 def _by_level(result: Mapping[str, Any]) -> Dict[int, Mapping[str, Any]]:

@@ -128,12 +128,11 @@ class Run:
                 about.update(done.about)
                 self._refuse_another_invocation("while it was measured at concurrency %d, so its figures mean nothing" % concurrency)
             result = self._result(begun, levels, commands, dict(about, nonce=nonce))
+            result["notes"] = self.warnings = [*self._of_lengths(result), *self._of_idleness(result)]
             path = None
             # A result with more failures than are accepted does not stand: the next run measures again.
             if not self._too_many_failed(result):
                 path = self._store.save(result)
-        self._warn_of_lengths(result)
-        self._warn_of_idleness(result)
         return self._judged(result, True, path)
 
     # -- what is measured, with what ---------------------------------------------------------------------------------------
@@ -256,27 +255,26 @@ class Run:
     def _too_many_failed(self, result: Mapping[str, Any]) -> bool:
         return any(level["success_percent"] < self._request.min_success for level in result["levels"])
 
-    def _warn_of_lengths(self, result: Mapping[str, Any]) -> None:
+    def _of_lengths(self, result: Mapping[str, Any]) -> List[str]:
         wanted = self._request.profile.input_tokens
         for level in result["levels"]:
             if level["completed"] and level["input_tokens"] is not None:
                 found = level["input_tokens"] / level["completed"]
                 if abs(found - wanted) * 100.0 > _OFF_PERCENT * wanted:
-                    self.warnings.append(
+                    return [
                         "At concurrency %d the prompts had %.0f tokens on average, and not the %d of the profile: %s makes them of text, "
                         "which the model's tokenizer counts otherwise." % (level["concurrency"], found, wanted, self._request.tool)
-                    )
-                    return
+                    ]
+        return []
 
-    def _warn_of_idleness(self, result: Mapping[str, Any]) -> None:
-        for level in result["levels"]:
-            busy, wanted = level["kept_busy"], level["concurrency"]
-            if busy is not None and busy < _BUSY_SHARE * wanted:
-                self.warnings.append(
-                    "At concurrency %d only %.1f requests were under way on average: %s could not keep up, so these figures are lower than "
-                    "what the server can do. Give the load generator more processor time, or choose another tool."
-                    % (wanted, busy, self._request.tool)
-                )
+    def _of_idleness(self, result: Mapping[str, Any]) -> List[str]:
+        return [
+            "At concurrency %d only %.1f requests were under way on average: %s could not keep up, so these figures are lower than "
+            "what the server can do. Give the load generator more processor time, or choose another tool."
+            % (level["concurrency"], level["kept_busy"], self._request.tool)
+            for level in result["levels"]
+            if level["kept_busy"] is not None and level["kept_busy"] < _BUSY_SHARE * level["concurrency"]
+        ]
 
     def _judged(self, result: Mapping[str, Any], changed: bool, path: Optional[str]) -> Dict[str, Any]:
         request = self._request

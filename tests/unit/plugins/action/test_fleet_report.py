@@ -173,3 +173,27 @@ def test_a_json_callback_keeps_standard_output_to_itself(
 def test_a_row_that_is_no_dictionary_is_refused(run_action: RunAction, printed: List[str]) -> None:
     with pytest.raises(AnsibleError, match="rows"):
         report(run_action, rows=["gpu01"])
+
+
+def test_attachments_are_written_beside_the_report(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
+    result = report(run_action, report_dir=str(tmp_path), attachments={"md": "# text\n", "html": "<p>é"})
+    stem = result["report_path"][: -len(".json")]
+    assert result["attachment_paths"] == [stem + ".md", stem + ".html"]
+    assert (Path(stem + ".html")).read_text(encoding="utf-8") == "<p>é"
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".html", ".json", ".md"]
+    assert "Report: %s.html" % stem in printed[-1]
+    again = report(run_action, report_dir=str(tmp_path), attachments={"md": "other"})
+    assert again["attachment_paths"] != result["attachment_paths"], "the first one is still what it was"
+    assert Path(stem + ".md").read_text(encoding="utf-8") == "# text\n"
+
+
+@pytest.mark.parametrize("name", ["../x", "json", "", "a.b"])
+def test_an_attachment_is_an_extension_and_no_path(run_action: RunAction, printed: List[str], tmp_path: Path, name: str) -> None:
+    with pytest.raises(AnsibleActionFail, match="file's extension"):
+        report(run_action, report_dir=str(tmp_path), attachments={name: "x"})
+
+
+def test_without_a_report_there_are_no_attachments(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
+    assert "attachment_paths" not in report(run_action, attachments={"md": "x"})
+    assert "attachment_paths" not in report(run_action, check_mode=True, report_dir=str(tmp_path), attachments={"md": "x"})
+    assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,6 @@ from typing import Any, Dict, List, Optional, Sequence
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark import load
-from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark import run as runs
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.run import Run, summary, to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.store import ResultStore
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
@@ -307,12 +306,19 @@ def test_a_swap_that_begins_meanwhile_hears_who_measures(world: World) -> None:
     assert "it began" not in seen and holder_of(world.paths.run) is None
 
 
+def test_what_to_know_of_a_result_stands_in_it(world: World) -> None:
+    world.server.tokenize = False
+    one = world.run(profile=dict(PROFILE, input_tokens=3))
+    done = one.measure()
+    assert "the prompts had 4 tokens on average, and not the 3" in done["result"]["notes"][0], "words are two tokens each there"
+    assert one.warnings == done["result"]["notes"] == world.go(profile=dict(PROFILE, input_tokens=3))["result"]["notes"]
+
+
 def test_a_load_generator_that_cannot_keep_up_is_told(world: World) -> None:
     one = world.run()
-    done = one.measure()
-    one.warnings.clear()
-    result = done["result"]
+    result = one.measure()["result"]
     result["levels"][1]["kept_busy"] = 1.1
-    one._warn_of_idleness(result)
-    assert "At concurrency 2 only 1.1 requests were under way" in one.warnings[0]
-    assert runs.DEFAULT_VLLM == "/opt/vllm/bin/vllm"
+    assert "At concurrency 2 only 1.1 requests were under way" in one._of_idleness(result)[-1]
+    result["levels"][1]["kept_busy"] = 1.7
+    result["levels"][0]["kept_busy"] = None
+    assert one._of_idleness(result) == []
