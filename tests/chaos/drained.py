@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from chaos.catalogue import entries_with
 from chaos.controller import Controller
@@ -14,12 +16,20 @@ from chaos.stream import TOKENS_PER_S, Stream
 from chaos.subject import MODELS
 from lab import Host
 
-DRAIN_S = 6
+DRAIN_S = 15
+_HOOK = """
+- name: Take it out of the balancer
+  ansible.builtin.copy:
+    dest: "{}"
+    content: ""
+    mode: "0644"
+  delegate_to: localhost
+"""
 
 
 def drained(host: Host, balanced: bool, say: list[str], words: Sequence[str] = ()) -> list[str]:
-    """Swap under a stream; what went wrong. ``balanced``: a load balancer sends nothing more once the swap has begun, as a hook
-    would see to; without, requests go on coming while the server drains and after.
+    """Swap under a stream; what went wrong. ``balanced``: a before_host hook has the load balancer send nothing more, while what it has
+    sent is still under way; without, requests go on coming while the server drains and after.
     """
     old, new = MODELS
     host.reset()
@@ -29,19 +39,28 @@ def drained(host: Host, balanced: bool, say: list[str], words: Sequence[str] = (
     if first.rc:
         return [f"the old model could not be deployed: {first.out}"]
     wrong: list[str] = []
-    with Stream(host, old) as stream:
-        swap = Controller(new, [host.name], *options)
+    with tempfile.TemporaryDirectory(prefix="gfc-hook-") as place:
+        taken_out = Path(place, "taken out")
         if balanced:
+            options += ["-e", f"before_host={_hook(Path(place), taken_out)}"]
+        with Stream(host, old, taken_out) as stream:
+            ended = Controller(new, [host.name], *options).end()
             stream.stop()
-        ended = swap.end()
-        stream.stop()
+        if balanced and not taken_out.exists():
+            wrong.append("the hook before the host did not run, so nothing was taken out of the balancer")
     if ended.rc:
         wrong.append(f"the swap ended with {ended.rc}:\n{ended.out}")
     wrong += [f"the new model: {answer}" for answer in [complete(host, new)] if answer]
-    if not stream.answers["whole"]:
-        wrong.append("not one request was answered, so nothing was tried")
+    if stream.answers["whole"] < stream.clients:
+        wrong.append(f"only {stream.answers['whole']} requests were answered, so too little was tried")
     if stream.lost:
         wrong.append(f"{len(stream.lost)} accepted requests were lost: {stream.lost[:5]}")
     told = ", ".join(f"{stream.answers[name]} {name}" for name in ("whole", "refused", "lost"))
     say.append(f"requests during a drained swap, {'taken out of the balancer first' if balanced else 'sent without a pause'}: {told}")
     return wrong
+
+
+def _hook(directory: Path, taken_out: Path) -> Path:
+    path = directory / "out.yml"
+    path.write_text(_HOOK.format(taken_out), encoding="utf-8")
+    return path

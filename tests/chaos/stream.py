@@ -6,23 +6,26 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from chaos.sight import PORT
 from lab import Host
 
-# Of one request; the stand-in is told to make tokens slowly, so that each takes a while.
-TOKENS = 24
+# Of one request, by turns; the stand-in is told to make tokens slowly, so that each takes a while, and some are always under way.
+TOKENS = (24, 96)
 TOKENS_PER_S = 24.0
 
 
 @dataclass
 class Stream:
-    """Clients that ask one after the other, half of them for streams. ``answers`` counts how each request ended.
+    """Clients that ask one after the other, half of them for streams. ``answers`` counts how each request ended. They are
+    taken elsewhere as soon as the file ``taken_out`` is there, as a load balancer does.
 
     ``whole``: every token came, with a finish reason of a finished request. ``refused``: nothing listened, or the server said so
     with a status from 429 on before the first token. Everything else is ``lost``, with what was seen in ``lost``.
@@ -30,6 +33,7 @@ class Stream:
 
     host: Host
     model: str
+    taken_out: Path | None = None
     clients: int = 6
     answers: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
@@ -55,8 +59,10 @@ class Stream:
             thread.join(60)
 
     def _client(self, number: int) -> None:
-        while not self._end.is_set():
-            how, detail = self._ask(stream=number % 2 == 0)
+        for tokens in itertools.cycle(TOKENS):
+            if self._end.is_set() or (self.taken_out is not None and self.taken_out.exists()):
+                return
+            how, detail = self._ask(tokens, stream=number % 2 == 0)
             with self._lock:
                 self.answers[how] += 1
                 if how == "lost":
@@ -64,12 +70,12 @@ class Stream:
             if how == "refused":
                 self._end.wait(0.05)
 
-    def _ask(self, stream: bool) -> tuple[str, str]:
+    def _ask(self, tokens: int, stream: bool) -> tuple[str, str]:
         connection = http.client.HTTPConnection(self.host.address, PORT, timeout=60)
         sent = False
         try:
             connection.connect()
-            body = json.dumps({"model": self.model, "prompt": "Hello", "max_tokens": TOKENS, "stream": stream})
+            body = json.dumps({"model": self.model, "prompt": "Hello", "max_tokens": tokens, "stream": stream})
             connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
             sent = True
             response = connection.getresponse()
@@ -84,15 +90,15 @@ class Stream:
             return "refused", ""  # another model serves already, or the server takes no more work
         if response.status != 200:
             return "lost", f"HTTP {response.status}: {text[:200]}"
-        return ("whole", "") if is_whole(text, stream) else ("lost", f"{'stream' if stream else 'answer'}: ...{text[-300:]}")
+        return ("whole", "") if is_whole(text, tokens, stream) else ("lost", f"{'stream' if stream else 'answer'}: ...{text[-300:]}")
 
 
-def is_whole(text: str, stream: bool) -> bool:
+def is_whole(text: str, tokens: int, stream: bool) -> bool:
     """Whether every token came and the server called it finished."""
     if not stream:
         answer = json.loads(text)
         choice, made = answer["choices"][0], answer["usage"]["completion_tokens"]
-        return made == TOKENS and choice["finish_reason"] in ("length", "stop")
+        return made == tokens and choice["finish_reason"] in ("length", "stop")
     events = [line[len("data: ") :] for line in text.splitlines() if line.startswith("data: ")]
     if not events or events[-1] != "[DONE]":
         return False

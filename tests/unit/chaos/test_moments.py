@@ -13,7 +13,7 @@ from chaos.__main__ import works
 from chaos.catalogue import entries_with
 from chaos.failing import FAILING, Failing
 from chaos.moments import PHASES, tries
-from chaos.stream import TOKENS, is_whole
+from chaos.stream import is_whole
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import resolve
 
@@ -43,14 +43,14 @@ def _stream(reason: str, done: bool = True) -> str:
 
 
 def test_an_answer_that_was_cut_short_is_not_whole() -> None:
-    assert is_whole(_stream("length"), True) and is_whole(_stream("stop"), True)
-    assert not is_whole(_stream("abort"), True)
-    assert not is_whole(_stream("length", done=False), True)
-    assert not is_whole('data: {"error": {"code": 500}}\n\ndata: [DONE]\n\n', True)
+    assert is_whole(_stream("length"), 2, True) and is_whole(_stream("stop"), 2, True)
+    assert not is_whole(_stream("abort"), 2, True)
+    assert not is_whole(_stream("length", done=False), 2, True)
+    assert not is_whole('data: {"error": {"code": 500}}\n\ndata: [DONE]\n\n', 2, True)
     answer = '{"choices": [{"finish_reason": "%s"}], "usage": {"completion_tokens": %d}}'
-    assert is_whole(answer % ("length", TOKENS), False)
-    assert not is_whole(answer % ("abort", TOKENS - 3), False)
-    assert not is_whole(answer % ("length", TOKENS - 3), False)
+    assert is_whole(answer % ("length", 24), 24, False)
+    assert not is_whole(answer % ("abort", 21), 24, False)
+    assert not is_whole(answer % ("length", 21), 24, False)
 
 
 @pytest.mark.parametrize("failing", FAILING, ids=lambda failing: str(failing.name))
