@@ -104,6 +104,10 @@ class Hub:
         """The endpoint."""
         return "http://%s:%d" % (self.address, self.port)
 
+    def release(self) -> None:
+        """Let what has stalled break off."""
+        self._ended.set()
+
     def kinds(self) -> List[str]:
         """The kinds of all requests, in order."""
         return [each.kind for each in self.requests]

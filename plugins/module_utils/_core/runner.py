@@ -41,6 +41,9 @@ class Completed:
 class Runner:
     """Runs a command of the host, without a shell, in the C locale, never longer than its deadline."""
 
+    # Descriptors that commands inherit. With a lock among them it stays held while a command runs whose caller was killed.
+    pass_fds: Tuple[int, ...] = ()
+
     def run(
         self,
         argv: Sequence[str],
@@ -68,6 +71,7 @@ class Runner:
                 env=full_env,
                 start_new_session=True,
                 close_fds=True,
+                pass_fds=self.pass_fds,
             )
         except FileNotFoundError as exc:
             return Completed(argv, 127, "", str(exc))

@@ -55,7 +55,7 @@ def ensure(params: Mapping[str, Any], ports: Ports, check_mode: bool) -> Dict[st
         if plan.build:
             warnings = _prepare(asked, plan, ports)[2]
         return _result(asked, plan, found, None, warnings)
-    with _Lock(asked):
+    with _Lock(asked, ports.runner):
         # What another run did while this one waited for its turn, or looked, counts.
         found = look(asked)
         plan = make_plan(asked, found, ports.users_of)
@@ -150,10 +150,11 @@ def _text(state: Dict[str, Any]) -> str:
 
 
 class _Lock:
-    """One installation at a time for a path. The kernel lets go of it when its holder dies."""
+    """One installation at a time for a path. The kernel lets go of it when its holder dies, and the installer that it has started."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, runner: Runner) -> None:
         self._asked = asked
+        self._runner = runner
         self._fd = -1
 
     def __enter__(self) -> None:
@@ -169,6 +170,8 @@ class _Lock:
             ) from None
         except OSError as exc:
             raise GpuFleetError("Cannot prepare %s: %s." % (self._asked.trees, exc.strerror)) from exc
+        self._runner.pass_fds = (self._fd,)
 
     def __exit__(self, *exc: Any) -> None:
+        self._runner.pass_fds = ()
         os.close(self._fd)

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Sequence
 
 from .._core.errors import GpuFleetError
 from .._core.files import WantedFile, apply_change, compare, sync_directory
+from .._core.runner import Runner
 from .manifest import RECORD, File, Manifest, Record, missing, wrong
 from .plan import WORK, Found, Plan
 from .request import Asked
@@ -22,13 +23,14 @@ Fetch = Callable[[Manifest, List[File], str, str], Dict[str, str]]
 
 
 class Growing:
-    """``<path>.partial``, held by one run at a time. The kernel lets go of it when its holder dies."""
+    """``<path>.partial``, held by one run at a time, and by what it started. The kernel lets go of it when the last of them dies."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, runner: Runner) -> None:
         self.directory = asked.partial
         self.work = os.path.join(asked.partial, WORK)
         self.parts = os.path.join(self.work, "parts")
         self._asked = asked
+        self._runner = runner
         self._fd = -1
 
     def __enter__(self) -> "Growing":
@@ -46,9 +48,11 @@ class Growing:
                 "Cannot make %s: %s. Correct the rights, or set path to another directory." % (self.directory, exc.strerror),
                 kind="not_writable",
             ) from exc
+        self._runner.pass_fds = (self._fd,)
         return self
 
     def __exit__(self, *exc: Any) -> None:
+        self._runner.pass_fds = ()
         os.close(self._fd)
         if os.path.isdir(self.work) and not _has_bytes(self.directory, self.work):
             shutil.rmtree(self.directory)  # nothing to go on from: nothing is left behind
@@ -61,14 +65,14 @@ def bytes_needed(asked: Asked, plan: Plan) -> int:
     return max(0, sum(each.size for each in missing(asked.partial, plan.fetch)) - had)
 
 
-def land(asked: Asked, found: Found, plan: Plan, fetch: Fetch) -> None:
+def land(asked: Asked, found: Found, plan: Plan, fetch: Fetch, runner: Runner) -> None:
     """Carry out a plan that fetches something. Raises GpuFleetError; what was fetched is kept for the next run."""
     manifest = plan.manifest
     if manifest is None:
         return
     before = os.umask(0o022)
     try:
-        with Growing(asked) as growing:
+        with Growing(asked, runner) as growing:
             _tidy(growing.directory, manifest.files)
             for each in plan.reuse:
                 _take_over(os.path.join(found.directory, each.path), os.path.join(growing.directory, each.path))

@@ -58,7 +58,7 @@ def ensure(params: Mapping[str, Any], ports: Ports, check_mode: bool) -> Dict[st
         if plan.adopt or plan.note:
             write_record(asked, asked.path, plan.manifest or Manifest(None, ()))
         elif plan.manifest is not None:
-            land(asked, found, plan, origin_of.fetch)
+            land(asked, found, plan, origin_of.fetch, ports.runner)
     return _result(asked, found, plan)
 
 

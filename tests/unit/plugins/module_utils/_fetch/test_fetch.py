@@ -9,14 +9,17 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from hub.server import Hub
+from hub.server import Hub, wait_for
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.zipapp import closure
 from ansible_collections.gpufleet.vllm.plugins.module_utils._fetch.manifest import RECORD
+from ansible_collections.gpufleet.vllm.plugins.module_utils._fetch.run import ensure
 
 from .conftest import REPO, Place, content
 
@@ -184,6 +187,31 @@ def test_two_at_a_time_are_told_apart(place: Place) -> None:
         with pytest.raises(GpuFleetError, match="Another run is fetching"):
             place.ensure()
     assert place.names == ["tiny.partial"]
+
+
+def test_what_a_killed_run_has_started_is_not_worked_against(place: Place, hub: Hub) -> None:
+    hub.stalls = [1000]
+    code = "import json, sys\nfrom %s import Ports, ensure\nensure(json.load(sys.stdin), Ports(), False)\n" % ensure.__module__
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=environment) as run:
+        run.stdin.write(json.dumps(place.params(include=[WEIGHTS])).encode())  # type: ignore[union-attr]
+        run.stdin.close()  # type: ignore[union-attr]
+        wait_for(lambda: "content" in hub.kinds())
+        run.kill()
+    with pytest.raises(GpuFleetError, match="Another run is fetching"):
+        place.ensure(include=[WEIGHTS])
+    hub.release()
+    wait_for(lambda: not _is_held(place))
+    assert place.files() == {WEIGHTS: content()[WEIGHTS]}
+
+
+def _is_held(place: Place) -> bool:
+    try:
+        place.ensure(include=[WEIGHTS])
+    except GpuFleetError as error:
+        assert error.result["kind"] == "busy"
+        return True
+    return False
 
 
 def test_a_link_to_another_disk_stays_one(place: Place, tmp_path: Path) -> None:
