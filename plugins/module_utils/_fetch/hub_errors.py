@@ -49,9 +49,10 @@ def _kind(chain: List[BaseException], status: Optional[int]) -> str:
     text = " ".join(str(error) for error in chain)
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
         return "certificate"
+    # requests calls a silence in the midst of a file a lost connection.
+    if "timed out" in text or any("Timeout" in name for error in chain for name in _names(error)):
+        return "stalled"
     for error in chain:
-        if any("Timeout" in name for name in _names(error)):
-            return "stalled"
         if any(name in _CONNECTION for name in _names(error)):
             return "unreachable"
     if "Consistency check failed" in text:
