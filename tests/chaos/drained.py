@@ -11,12 +11,12 @@ from pathlib import Path
 
 from chaos.catalogue import entries_with
 from chaos.controller import Controller
-from chaos.sight import complete
+from chaos.sight import complete, last
 from chaos.stream import TOKENS_PER_S, Stream
 from chaos.subject import MODELS
 from lab import Host
 
-DRAIN_S = 15
+DRAIN_S = 20
 _HOOK = """
 - name: Take it out of the balancer
   ansible.builtin.copy:
@@ -56,7 +56,9 @@ def drained(host: Host, balanced: bool, say: list[str], words: Sequence[str] = (
     if stream.lost:
         wrong.append(f"{len(stream.lost)} accepted requests were lost: {stream.lost[:5]}")
     told = ", ".join(f"{stream.answers[name]} {name}" for name in ("whole", "refused", "lost"))
-    say.append(f"requests during a drained swap, {'taken out of the balancer first' if balanced else 'sent without a pause'}: {told}")
+    way = "taken out of the balancer first" if balanced else "sent without a pause"
+    drain_s = (last(host).get("timings") or {}).get("drain") or 0.0
+    say.append(f"requests during a swap that drained for {drain_s:.1f} s, {way}: {told}")
     return wrong
 
 

@@ -18,7 +18,7 @@ from chaos.sight import PORT
 from lab import Host
 
 # Of one request, by turns; the stand-in is told to make tokens slowly, so that each takes a while, and some are always under way.
-TOKENS = (24, 96)
+TOKENS = (24, 240)
 TOKENS_PER_S = 24.0
 
 
