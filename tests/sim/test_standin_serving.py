@@ -79,6 +79,21 @@ def test_plain_endpoints(bench: Bench) -> None:
     assert running.request("POST", "/sleep")[0] == 404  # only in development mode
 
 
+def test_tokenize(bench: Bench) -> None:
+    running = bench.serve("small", "--served-model-name", "m", "--max-model-len", "8192").ready()
+    body = {"model": "m", "prompt": "one two one", "add_special_tokens": False}
+    status, answer = running.request("POST", "/tokenize", body)
+    assert status == 200
+    assert answer | {"tokens": []} == {"count": 3, "max_model_len": 8192, "tokens": [], "token_strs": None}
+    assert answer["tokens"][0] == answer["tokens"][2] != answer["tokens"][1]
+    assert running.complete("m", prompt=body["prompt"], max_tokens=1)[1]["usage"]["prompt_tokens"] == 3
+    text = "internationalisation of names"
+    counted = running.request("POST", "/tokenize", {"prompt": text})[1]
+    assert counted["count"] == len(counted["tokens"]) == running.complete("m", prompt=text, max_tokens=1)[1]["usage"]["prompt_tokens"]
+    assert running.request("POST", "/tokenize", {"model": "other", "prompt": "x"})[0] == 404
+    assert running.request("POST", "/tokenize", {"model": "m"})[0] == 400
+
+
 def test_completion(bench: Bench) -> None:
     running = bench.serve("small", "--served-model-name", "m").ready()
     status, answer = running.complete("m", max_tokens=5)

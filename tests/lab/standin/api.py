@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from . import log
 from .behaviours import Misused, misused
-from .errors import bad, engine_dead, error, parse
-from .forms import Chat, Completion, Form
+from .errors import bad, engine_dead, error, missing, parse
+from .forms import Chat, Completion, Form, token_ids
 from .metrics import Metrics
 from .plan import Plan
 from .web import Connection, Request, Response, json_response
@@ -97,6 +97,7 @@ class Api:
             ("GET", "/v1/models"): self._models,
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/tokenize"): self._tokenize,
         }
         if os.environ.get("VLLM_SERVER_DEV_MODE", "0") == "1":
             self._routes |= {
@@ -208,6 +209,19 @@ class Api:
             for name in self._names
         ]
         return json_response({"object": "list", "data": cards})
+
+    async def _tokenize(self, request: Request, _connection: Connection) -> Response:
+        body = parse(request)
+        if isinstance(body, Response):
+            return body
+        text = body.get("prompt")
+        if not isinstance(text, str):
+            return missing("prompt", body)
+        name = body.get("model")
+        if name and name not in self._names:
+            return error(f"The model `{name}` does not exist.", "NotFoundError", 404, "model")
+        tokens = token_ids(text)
+        return json_response({"count": len(tokens), "max_model_len": self._plan.max_model_len, "tokens": tokens, "token_strs": None})
 
     async def _sleep(self, request: Request, _connection: Connection) -> Response:
         level = int(request.query.get("level", ["1"])[0])
