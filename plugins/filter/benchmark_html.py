@@ -5,32 +5,23 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, Callable, Dict, Mapping
-
-from ansible.errors import AnsibleFilterError
-
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _benchmark_markdown, _benchmark_page
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils._report import plain
+from typing import Any, Callable, Dict
 
 
 def benchmark_html(results: Any, title: Any, rows: Any, slow: Any = ()) -> str:
     """One page with tables and plots."""
-    hosts = _hosts(results, "benchmark_html")
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return _benchmark_page.render(str(title), when, plain(rows), plain(slow), hosts)
+    # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _filter_benchmark_html
+
+    return _filter_benchmark_html.benchmark_html(results, title, rows, slow)
 
 
 def benchmark_markdown(results: Any, title: Any, rows: Any, slow: Any = ()) -> str:
     """The same tables as text."""
-    return _benchmark_markdown.render(str(title), plain(rows), plain(slow), _hosts(results, "benchmark_markdown"))
+    # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _filter_benchmark_html
 
-
-def _hosts(results: Any, name: str) -> Dict[str, Any]:
-    if not isinstance(results, Mapping):
-        raise AnsibleFilterError("%s takes a dictionary of results by host, not %s" % (name, type(results).__name__))
-    found: Dict[str, Any] = plain(results)
-    return found
+    return _filter_benchmark_html.benchmark_markdown(results, title, rows, slow)
 
 
 class FilterModule:

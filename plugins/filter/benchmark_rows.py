@@ -5,86 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional
-
-from ansible.errors import AnsibleFilterError
-
-from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.compare import value_at
+from typing import Any, Callable, Dict, List
 
 
 def benchmark_rows(results: Any, slow: Any = (), plans: Any = None) -> List[Dict[str, Any]]:
     """One row per host for the table and the report of a benchmark."""
-    if not isinstance(results, Mapping):
-        raise AnsibleFilterError("benchmark_rows takes a dictionary of results by host, not %s" % type(results).__name__)
-    below = {str(each["host"]): each for each in slow or ()}
-    plans = plans if isinstance(plans, Mapping) else {}
-    return [_row(str(host), _mapping(found), below.get(str(host)), _mapping(plans.get(host))) for host, found in results.items()]
+    # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _filter_benchmark_rows
 
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _row(host: str, outcome: Mapping[str, Any], slow: Optional[Mapping[str, Any]], plan: Mapping[str, Any]) -> Dict[str, Any]:
-    if not outcome and (plan.get("failed") or plan.get("unreachable")):
-        outcome = plan  # it was not even tried
-    what, fine = _verdict(outcome, plan)
-    result = _mapping(outcome.get("result"))
-    levels = result.get("levels") or []
-    peak = _mapping(result.get("peak"))
-    first = levels[0] if levels else {}
-    return {
-        "host": host,
-        "server": outcome.get("target") or plan.get("target"),
-        "result": "%s, SLOW" % what if slow else what,
-        "ok": fine,
-        "slow": bool(slow),
-        "peak_tokens_s": peak.get("output_throughput"),
-        "peak_concurrency": peak.get("concurrency"),
-        "peak_tokens_s_per_gpu": peak.get("output_throughput_per_gpu"),
-        "lowest_concurrency": first.get("concurrency"),
-        "tokens_s": first.get("output_throughput"),
-        "ttft_ms": value_at(first, "ttft_ms.median"),
-        "tpot_ms": value_at(first, "tpot_ms.median"),
-        "success_percent": _mapping(outcome.get("verdict")).get("success_percent"),
-        "detail": _detail(outcome, slow, fine, plan),
-        "fingerprint": outcome.get("fingerprint"),
-        "deployment": outcome.get("deployment") or plan.get("deployment"),
-    }
-
-
-def _verdict(outcome: Mapping[str, Any], plan: Mapping[str, Any]) -> "tuple[str, bool]":
-    """(the word for it, whether the host is as it should be)."""
-    if outcome.get("unreachable"):
-        return "UNREACHABLE", False
-    if outcome.get("lock_holder") is not None or outcome.get("under_way") is not None:
-        return "BUSY", False
-    judgement = outcome.get("verdict")
-    if isinstance(judgement, Mapping):
-        if judgement.get("ok"):
-            return ("measured" if outcome.get("changed") else "stands"), True
-        failing = any(level["failed"] for level in outcome["result"]["levels"]) and judgement.get("success_percent", 100.0) < 100.0
-        if judgement.get("regressions"):
-            return "REGRESSION", False
-        return ("FAILED REQUESTS" if failing else "FAILED"), False
-    if outcome.get("failed"):
-        return "FAILED", False
-    if outcome.get("changed"):
-        return "would measure", True
-    return ("like another host", True) if plan.get("deployment") else ("not run", False)
-
-
-def _detail(outcome: Mapping[str, Any], slow: Optional[Mapping[str, Any]], fine: bool, plan: Mapping[str, Any]) -> Optional[str]:
-    parts = []
-    if slow:
-        parts.append("%.1f percent below the median of %d like it" % (slow["below_percent"], slow["compared_with"]))
-    if not fine:
-        reasons = _mapping(outcome.get("verdict")).get("reasons") or str(outcome.get("msg") or plan.get("msg") or "").splitlines()[:1]
-        parts += [str(reason) for reason in reasons[:2]]
-        if len(reasons) > 2:
-            parts.append("and %d more" % (len(reasons) - 2))
-    parts += [str(note) for note in _mapping(outcome.get("result")).get("notes") or []]
-    return "; ".join(parts) or None
+    return _filter_benchmark_rows.benchmark_rows(results, slow, plans)
 
 
 class FilterModule:

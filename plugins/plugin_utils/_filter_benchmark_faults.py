@@ -1,0 +1,76 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the filters of ``benchmark_faults`` do."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Dict, Iterable, List, Mapping
+
+from ansible import context
+from ansible.errors import AnsibleFilterError
+from ansible.parsing.dataloader import DataLoader
+from ansible.utils.vars import load_extra_vars
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.profile import to_profile
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.modules.vllm_benchmark import ARGUMENT_SPEC
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._baseline import BaselineError, choose, read, results_of
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._cleanup import fault_of_query
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._report import plain
+
+_PREFIX = "vllm_benchmark_"
+# What the playbook's own variables are called.
+_OWN = ("target", "service", "profile", "baseline", "once_per", "slow_percent", "report_dir", "query")
+
+
+def benchmark_faults(asked: Any) -> List[str]:
+    """What is wrong with a request, in sentences; empty when nothing is."""
+    if not isinstance(asked, Mapping):
+        raise AnsibleFilterError("benchmark_faults takes a dictionary, not %s" % type(asked).__name__)
+    values: Dict[str, Any] = plain(asked)
+    faults = _of_names(_extra_names())
+    if values.get("once_per", "host") not in ("host", "deployment"):
+        faults.append("once_per is %r. It is host or deployment" % values["once_per"])
+    try:
+        if not 0 <= float(values.get("slow_percent", 10)) <= 100:
+            raise ValueError
+    except (TypeError, ValueError):
+        faults.append("slow_percent is %r. It takes a number from 0 to 100" % values["slow_percent"])
+    if isinstance(values.get("profile"), Mapping):
+        try:
+            to_profile(values["profile"])
+        except GpuFleetError as exc:
+            faults.append(exc.msg.rstrip("."))
+    return faults + _of_baseline(values.get("baseline")) + fault_of_query(values.get("query"))
+
+
+def _of_baseline(baseline: Any) -> List[str]:
+    if baseline in (None, ""):
+        return []
+    try:
+        document = read(baseline) if isinstance(baseline, str) else baseline
+        if not results_of(document):
+            choose(document, "", None)
+    except BaselineError as exc:
+        return [str(exc).rstrip(".")]
+    return []
+
+
+def _of_names(names: Iterable[str]) -> List[str]:
+    """Slips on the command line, which would otherwise go unnoticed, and the run do something else."""
+    options = [_PREFIX + name for name in [*ARGUMENT_SPEC, "plan_only"]]
+    faults = []
+    for name in names:
+        known = options if name.startswith(_PREFIX) else list(_OWN)
+        close = difflib.get_close_matches(name, known, 1, 0.8)
+        if name not in known and (name.startswith(_PREFIX) or close):
+            faults.append("there is no variable %s%s" % (name, "; did you mean %s" % close[0] if close else ""))
+    return faults
+
+
+def _extra_names() -> List[str]:
+    if not context.CLIARGS.get("extra_vars"):
+        return []
+    return sorted(str(name) for name in load_extra_vars(loader=DataLoader()))
