@@ -20,6 +20,7 @@ import zipfile
 from pathlib import Path
 from types import TracebackType
 from typing import Dict, List, Optional, Sequence, Type
+from urllib.parse import unquote
 
 _RUNS = '''
 import sys
@@ -148,7 +149,7 @@ class Index:
             return
         files = self._files()
         page = re.fullmatch(r"/simple/([^/]+)/?", request.path)
-        name = request.path.rsplit("/", 1)[-1]
+        name = unquote(request.path.rsplit("/", 1)[-1])
         if page is not None and any(_project(each) == page.group(1) for each in files):
             links = "".join(
                 '<a href="/files/%s#sha256=%s"%s>%s</a>\n' % (each, hashlib.sha256(data).hexdigest(), _python(each, data), each)

@@ -46,7 +46,7 @@ _KINDS: Tuple[Tuple[str, str, str, str], ...] = (
         r"|Name or service not known"
         r"|Temporary failure in name resolution|Max retries exceeded|error sending request|dns error|tcp connect error|operation timed out"
         r"|Network is unreachable|No route to host|RemoteDisconnected|Connection aborted|ProxyError|error decoding response body"
-        r"|IncompleteRead|HTTP status server error|50[0234] (Server )?Error",
+        r"|IncompleteRead|HTTP status (server|client) error|50[0234] (Server )?Error|HTTP error \d+ while getting",
         "the package index can't be reached, or broke off",
         "Check the host's way out (index_url, proxy, DNS) and run again. What was downloaded whole is taken from the installer's cache.",
     ),

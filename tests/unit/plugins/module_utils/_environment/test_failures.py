@@ -142,6 +142,7 @@ RECORDED = {
     "CERTIFICATE_VERIFY_FAILED] certificate verify failed'))': /simple/vllm/\nERROR: No matching distribution found for vllm==0.33.0",
     "platform": "  x No solution found when resolving dependencies:\n  `-> Because vllm==0.33.0 has no wheels with a matching platform tag",
     "build": "error: subprocess-exited-with-error\n  x Getting requirements to build wheel did not run successfully.",
+    "unreachable": "  ERROR: HTTP error 404 while getting http://index/files/vllm-0.32.0-py3-none-any.whl (from http://index/simple/vllm/)",
     "unknown": "something new",
 }
 
