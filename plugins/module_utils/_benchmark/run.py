@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
 from .._core.runner import Runner
-from .._preflight.installed import find_installation
+from .._preflight.installed import find_installation, shebang
 from .._service.ports import Ports
 from .builtin import Builtin
 from .compare import JUDGED, METRICS, incomparable, verdict
@@ -145,7 +145,9 @@ class Run:
         aim = Aim(
             url=target.url,
             model=target.model,
-            tokenizer=request.tokenizer or target.weights or target.model,
+            tokenizer=request.tokenizer or target.tokenizer.get("tokenizer") or target.weights or target.model,
+            tokenizer_mode=target.tokenizer.get("tokenizer-mode"),
+            trusted=target.tokenizer.get("trust-remote-code") is True,
             api_key=target.api_key,
             # A service of this host is addressed by number, and its certificate is for a name.
             verify=not target.here,
@@ -157,8 +159,7 @@ class Run:
         if request.tool == "guidellm":
             return GuideLlm(aim, self._runner, request.executable or DEFAULT_GUIDELLM)
         if request.tool == "builtin":
-            installation = find_installation(vllm)
-            return Builtin(aim, self._runner, [installation.interpreter or ""] if installation is not None else [])
+            return Builtin(aim, self._runner, [shebang(vllm) or ""])
         return VllmBench(aim, self._runner, vllm)
 
     def _refuse_too_long(self) -> None:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from .._core.errors import GpuFleetError
@@ -22,6 +23,7 @@ from .._unit.slug import slug as make_slug
 _ASK_S = 10.0
 _EXEC = re.compile(r'^ExecStart=(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.MULTILINE)
 _USER = re.compile(r"^User=(\S+)\s*$", re.MULTILINE)
+_TOKENIZER_KEYS = ("tokenizer", "tokenizer-mode", "trust-remote-code")
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -29,6 +31,7 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 class Target:
     """One server. ``model`` is the name it is asked by, ``weights`` the directory or repository behind it ("" if unknown).
 
+    ``tokenizer`` is what the service's configuration says of it (``tokenizer``, ``tokenizer-mode``, ``trust-remote-code``).
     ``service``, ``executable``, ``user``, ``files`` (unit, drop-ins, configuration) and ``invocation`` are a service's; ``gpus`` are the
     indices of its GPUs, None where they aren't known, and ``here`` is whether it runs on this host.
     """
@@ -46,6 +49,7 @@ class Target:
     files: Tuple[str, ...] = ()
     gpus: Optional[Tuple[int, ...]] = None
     invocation: str = ""
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -120,7 +124,21 @@ def _by_service(ports: Ports, service: ManagedService, model: Optional[str], api
         files=tuple(files + ([config] if os.path.exists(config) else [])),
         gpus=service.gpus,
         invocation=status.invocation_id or "",
+        tokenizer=_tokenizer_settings(config),
     )
+
+
+def _tokenizer_settings(config: str) -> Dict[str, Any]:
+    """What a client has to know of the tokenizer, from the configuration that this collection wrote: a key a line, values as JSON."""
+    found: Dict[str, Any] = {}
+    for line in _read(config).splitlines() if os.path.exists(config) else []:
+        name, _colon, value = line.partition(": ")
+        if name in _TOKENIZER_KEYS:
+            try:
+                found[name] = json.loads(value)
+            except ValueError:
+                continue  # somebody else's file: the server may understand it, and the tool has its defaults
+    return found
 
 
 def _by_url(ports: Ports, base_url: str, model: Optional[str], api_key: Optional[str]) -> Target:

@@ -28,7 +28,8 @@ _SAID_CHARS = 1500
 class Aim:
     """The server that is measured. ``gpus`` is how many it has, None where that isn't known; ``user`` is who runs the tools.
 
-    ``tokenizer`` is a directory or a repository's name. ``request_timeout`` is for one request, ``level_timeout`` for all of one
+    ``tokenizer`` is a directory or a repository's name, ``tokenizer_mode`` and ``trusted`` (whether code that comes with it may be run)
+    are what the server itself was started with. ``request_timeout`` is for one request, ``level_timeout`` for all of one
     level, both in seconds.
     """
 
@@ -41,6 +42,8 @@ class Aim:
     user: Optional[str] = None
     request_timeout: float = 600.0
     level_timeout: float = 3600.0
+    tokenizer_mode: Optional[str] = None
+    trusted: bool = False
 
 
 @dataclass(frozen=True)

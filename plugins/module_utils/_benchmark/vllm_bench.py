@@ -47,6 +47,10 @@ class VllmBench(Tool):
         aim = self._aim
         words = [self._executable, "bench", "serve", "--backend", "openai", "--base-url", aim.url, "--endpoint", "/v1/completions"]
         words += ["--model", aim.model, "--served-model-name", aim.model, "--tokenizer", aim.tokenizer]
+        if aim.tokenizer_mode:
+            words += ["--tokenizer-mode", aim.tokenizer_mode]
+        if aim.trusted:
+            words.append("--trust-remote-code")
         words += ["--dataset-name", "random", "--random-input-len", str(profile.input_tokens)]
         words += ["--random-output-len", str(profile.output_tokens), "--num-prompts", str(profile.requests_at(concurrency))]
         words += ["--max-concurrency", str(concurrency), "--request-rate", "inf", "--ignore-eos", "--temperature", "0"]

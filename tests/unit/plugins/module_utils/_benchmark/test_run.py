@@ -254,6 +254,16 @@ def test_the_only_service_that_runs_is_meant(world: World) -> None:
         world.run(service="m")
 
 
+def test_what_the_server_was_told_of_the_tokenizer_is_told_the_tool(world: World) -> None:
+    assert world.run().target.tokenizer == {}
+    text = '# head\ntokenizer: "/models/t"\ntokenizer-mode: "mistral"\ntrust-remote-code: true\nport: 8000\n'
+    (world.root / "etc" / "m.yaml").write_text(text)
+    found = world.run().target.tokenizer
+    assert found == {"tokenizer": "/models/t", "tokenizer-mode": "mistral", "trust-remote-code": True}
+    (world.root / "etc" / "m.yaml").write_text("tokenizer: {nonsense\n")
+    assert world.run().target.tokenizer == {}
+
+
 def test_a_server_that_is_not_managed_is_measured_by_its_address(world: World) -> None:
     done = world.go(base_url=world.server.url + "/v1/")
     assert done["target"] == "m at %s" % world.server.url and done["result"]["service"] is None

@@ -192,6 +192,13 @@ def test_vllms_command_has_the_whole_load() -> None:
     assert runner.env["HF_HUB_OFFLINE"] == "1" and "--insecure" not in line
 
 
+def test_a_tokenizer_with_code_of_its_own_is_trusted_as_the_server_trusts_it() -> None:
+    argv = VllmBench(aim(trusted=True, tokenizer_mode="mistral"), Playing(), "/x").argv(PROFILE, 4, 1, ".")
+    assert "--trust-remote-code" in argv and argv[argv.index("--tokenizer-mode") + 1] == "mistral"
+    plain = VllmBench(aim(), Playing(), "/x").argv(PROFILE, 4, 1, ".")
+    assert "--trust-remote-code" not in plain and "--tokenizer-mode" not in plain
+
+
 def test_guidellms_command_has_the_whole_load() -> None:
     runner = Playing(data("guidellm-0.8.1.json"))
     tools(runner)[1].measure(PROFILE, 4, 10)
