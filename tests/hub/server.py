@@ -65,6 +65,7 @@ class Hub:
         self.token: Optional[str] = None  # the only valid one; None: everybody may read
         self.granted = True  # False: gated, and the token's owner is not on the list
         self.forbidden = False
+        self.limited = False  # whoever asks has asked too much
         self.no_models_here = False  # answers as some web server would
         self.statuses: List[int] = []  # what the next requests for a file's content are answered with
         self.cuts: List[int] = []  # after how many bytes the next contents break off
@@ -209,6 +210,9 @@ class Hub:
         """The commit that is meant, or None when the request was refused."""
         if token is not None and self.token is not None and token != self.token:
             self._send(request, 401, b"", {"X-Error-Message": "Invalid credentials in Authorization header"})
+            return None
+        if self.limited:
+            self._send(request, 429, b"", {"Retry-After": "1"})
             return None
         if self.forbidden:
             self._send(request, 403, b"", {"X-Error-Message": "Your token has no right to read this"})

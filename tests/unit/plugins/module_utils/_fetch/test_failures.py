@@ -79,10 +79,11 @@ def test_trouble_that_passes_is_waited_for(place: Place, hub: Hub) -> None:
 
 
 def test_a_rate_limit_is_told(place: Place, hub: Hub) -> None:
-    hub.statuses = [429] * 50
-    error = refused(place, retries=0, timeout=60.0)
-    assert error.result["kind"] == "rate_limited" and "give a token" in error.msg
-    assert place.names == []
+    hub.limited = True
+    error = refused(place)
+    assert (error.result["kind"], error.result["status"]) == ("rate_limited", 429)
+    assert "after 2 tries" in error.msg and "give a token: it raises the limit" in error.msg
+    assert hub.kinds() == ["info"] * 3 and place.names == []
 
 
 def test_trouble_that_stays_is_told_after_a_few_tries(place: Place, hub: Hub) -> None:
