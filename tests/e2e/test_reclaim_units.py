@@ -206,7 +206,8 @@ def test_the_whole_call_ends_in_time_however_long_the_grace(on: Programs) -> Non
     begun = time.monotonic()
     result = reclaim(on.host, grace=60, timeout=7, settle=0.3)
     assert result["freed"] and result["signalled"][0]["signals"] == ["TERM", "KILL"]
-    assert result["timings"]["total"] < 7 and time.monotonic() - begun < 12
+    assert result["timings"]["total"] < 7
+    assert time.monotonic() - begun < 45, "beside the start of Ansible on a busy machine, far below the grace"
 
 
 def test_a_limit_of_zero_is_held_against_the_driver_not_rounded(on: Programs) -> None:
@@ -250,7 +251,7 @@ def serving(on: Programs, load_seconds: float) -> None:
 
 def test_nothing_is_ended_beside_a_server_that_loads(on: Programs) -> None:
     beside, elsewhere = on.orphan([3], 20000), on.orphan([5], 20000)
-    serving(on, load_seconds=25)
+    serving(on, load_seconds=60)  # two runs of Ansible fit in, also on a busy machine
     until(lambda: on.host.gpu.used_mib(3) > 20000 + 100)
     before = on.host.systemctl_show("vllm-m", STATES)
     planned = reclaim(on.host, "--check")
@@ -259,7 +260,7 @@ def test_nothing_is_ended_beside_a_server_that_loads(on: Programs) -> None:
     assert [each["pid"] for each in result["signalled"]] == [elsewhere.pid] and on.alive(beside.pid)
     assert "not now: vllm-m.service loads its model on GPU 0, 1, 2, 3 since" in result["msg"]
     asked = "python3 -c 'import urllib.request as u; u.urlopen(\"http://127.0.0.1:8000/health\")'"
-    until(lambda: on.host.run(asked, check=False).returncode == 0, 60)
+    until(lambda: on.host.run(asked, check=False).returncode == 0, 150)
     result = reclaim(on.host, accept="in_use")
     assert [each["pid"] for each in result["signalled"]] == [beside.pid]
     assert on.host.systemctl_show("vllm-m", STATES) == before
