@@ -84,3 +84,14 @@ def place(tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Place:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return Place(tmp_path, hub)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    """A directory with a model that nobody says anything about."""
+    directory = tmp_path / "mirror"
+    for name, data in content().items():
+        target = directory / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    return directory

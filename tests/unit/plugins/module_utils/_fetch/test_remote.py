@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._fetch.manifest import RECORD
 
 from .conftest import REPO, Place, content
-from .test_source import mirror as mirror
 
 WEIGHTS = "model-00001-of-00002.safetensors"
 # Options, then the host, then one command. `cuts` says after how many bytes the next copies break off.

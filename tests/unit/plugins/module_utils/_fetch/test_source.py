@@ -18,17 +18,6 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._fetch.manifest impo
 from .conftest import REPO, Place, content
 
 
-@pytest.fixture
-def mirror(tmp_path: Path) -> Path:
-    """A directory with a model that nobody says anything about."""
-    directory = tmp_path / "mirror"
-    for name, data in content().items():
-        target = directory / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-    return directory
-
-
 def test_a_mirror_without_a_record_is_copied_with_hashes(place: Place, mirror: Path, hub: Hub) -> None:
     planned = place.ensure(check_mode=True, repo=None, source=str(mirror))
     done = place.ensure(repo=None, source=str(mirror))
