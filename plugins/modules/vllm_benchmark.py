@@ -154,7 +154,8 @@ options:
 notes:
   - A benchmark takes minutes. Run it with C(async), as the role P(gpufleet.vllm.vllm_benchmark#role) does, so that a lost connection does
     not end it. What was measured is kept on the host, and found by the next run.
-  - On a host with one GPU server, the load generator takes processor time of the same host.
+  - Needs root, since it has the host to itself meanwhile and keeps the result there.
+  - The load generator takes processor time of the host that it measures. RV(result.levels[].kept_busy) tells when it had too little.
 seealso:
   - module: gpufleet.vllm.vllm_service
 """
