@@ -172,3 +172,5 @@ def test_a_model_that_cannot_be_had_is_told_and_deploys_nothing(host: Host, outs
     assert failed.rc != 0 and "is gated" in failed.out
     assert host.run("ls -A /srv/models", check=False).stdout == ""
     assert not host.exists("/etc/systemd/system/vllm-old.service")
+    lost = run("deploy", "old", outside, "-e", "ansible_port=9")
+    assert lost.rc != 0 and "unreachable" in lost.out and "The host did not answer" in lost.out
