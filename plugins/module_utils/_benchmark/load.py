@@ -283,18 +283,20 @@ def main() -> int:
     try:
         importlib.import_module("requests")
     except ImportError as exc:
-        print(json.dumps({"refused": "%s has no library requests: %s" % (sys.executable, exc)}))
-        return 3
+        return _answered({"refused": "%s has no library requests: %s" % (sys.executable, exc)}, 3)
     if not order.verify:
         # The server of this very host, addressed by number: its certificate is for a name, and saying so for each request is no news.
         importlib.import_module("urllib3").disable_warnings()
     try:
-        print(json.dumps(run(order)))
+        return _answered(run(order), 0)
     except Refused as exc:
-        print(json.dumps({"refused": str(exc)}))
-        return 4
-    return 0
+        return _answered({"refused": str(exc)}, 4)
+
+
+def _answered(answer: Dict[str, Any], status: int) -> int:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

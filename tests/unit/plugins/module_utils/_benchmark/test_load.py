@@ -30,7 +30,8 @@ def run(server: Streaming, check: bool = True, **more: Any) -> Dict[str, Any]:
         "seed": 1, "nonce": 7, "timeout": 20.0, **more,
     }  # fmt: skip
     env = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, load.__file__], input=json.dumps(order), capture_output=True, text=True, env=env, timeout=60)
+    argv = [sys.executable, load.__file__]
+    done = subprocess.run(argv, input=json.dumps(order), capture_output=True, text=True, env=env, timeout=60, check=False)
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     answer: Dict[str, Any] = json.loads(done.stdout)
@@ -132,7 +133,7 @@ def test_many_streams_are_shared_between_processes(server: Streaming) -> None:
     order = {"url": server.url, "model": "m", "concurrency": 5, "requests": 11, "warmup": 3, "input_tokens": 10, "output_tokens": 2,
              "seed": 0, "nonce": 0, "timeout": 20.0}  # fmt: skip
     argv = [sys.executable, "-c", program % load.__file__]
-    done = subprocess.run(argv, input=json.dumps(order), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, input=json.dumps(order), capture_output=True, text=True, timeout=60, check=False)
     told = json.loads(done.stdout)
     assert told["processes"] == 3 and len(told["requests"]) == 11 and len(server.bodies) == 14
     assert len({tuple(body["prompt"]) for body in server.bodies}) == 14, "each number once, whichever process takes it"
@@ -142,6 +143,6 @@ def test_without_requests_it_says_so() -> None:
     # -S leaves the site directories out, where the library is
     done = subprocess.run([sys.executable, "-I", "-S", load.__file__], input=json.dumps({
         "url": "http://127.0.0.1:1", "model": "m", "concurrency": 1, "requests": 1, "warmup": 0, "input_tokens": 1, "output_tokens": 1,
-        "seed": 0, "nonce": 0, "timeout": 1}), capture_output=True, text=True, timeout=60)  # fmt: skip
+        "seed": 0, "nonce": 0, "timeout": 1}), capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
     assert done.returncode == 3
     assert "has no library requests" in json.loads(done.stdout)["refused"]
