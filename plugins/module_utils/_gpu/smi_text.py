@@ -94,9 +94,13 @@ def _row(index: int, cells: Dict[str, str]) -> Row:
     gpu.name = _known(cells[LAST_FIELD])
     gpu.utilization_percent = _number(cells.get("utilization.gpu", ""))
     gpu.compute_mode = _known(cells.get("compute_mode", ""))
-    for name, queried, value in (("uuid", "uuid", gpu.uuid), ("pci_bus_id", "pci.bus_id", gpu.pci_bus_id), ("name", LAST_FIELD, gpu.name),
-                                ("utilization_percent", "utilization.gpu", gpu.utilization_percent),
-                                ("compute_mode", "compute_mode", gpu.compute_mode)):
+    for name, queried, value in (
+        ("uuid", "uuid", gpu.uuid),
+        ("pci_bus_id", "pci.bus_id", gpu.pci_bus_id),
+        ("name", LAST_FIELD, gpu.name),
+        ("utilization_percent", "utilization.gpu", gpu.utilization_percent),
+        ("compute_mode", "compute_mode", gpu.compute_mode),
+    ):
         if value is None:
             gpu.unread[name] = _why(cells.get(queried, "[Not Supported]"))  # this nvidia-smi does not know the field
     mode = cells.get("mig.mode.current", "Disabled")
