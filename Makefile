@@ -48,7 +48,7 @@ lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on r
 
 bench: venv ## Measure against what people do by hand, on a lab host (root)
 	@PYTHONPATH=tests $(PY) -m bench.facts_cost
-	@PYTHONPATH=tests $(PY) -m bench.guard_cost
+	@PYTHONPATH=tests:collections $(PY) -m bench.guard_cost
 	@PYTHONPATH=tests:collections $(PY) -m bench.preflight
 	@PYTHONPATH=tests $(PY) -m bench.reclaim
 	@PYTHONPATH=tests $(PY) -m bench.crash_report
