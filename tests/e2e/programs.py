@@ -38,7 +38,12 @@ class Programs:
         unit = f"old-{next(_numbers)}"
         command = self._command(gpus, mib, name, options)
         # The shell is the unit's main process; when it ends, the unit is down and KillMode=process leaves the rest.
-        return self._run(unit, f"{command} & sleep 0.5", "-p", "KillMode=process")
+        program = self._run(unit, f"{command} & sleep 0.5", "-p", "KillMode=process")
+        deadline = time.monotonic() + _UP_S
+        while self.host.run(["systemctl", "is-active", "--quiet", program.unit], check=False).returncode == 0:
+            assert time.monotonic() < deadline, f"{program.unit} is still active after {_UP_S} s"
+            time.sleep(0.05)
+        return program
 
     def service(
         self,
