@@ -494,11 +494,20 @@ def main() -> None:
         request = to_request(module.params)
         result = reclaim(request, host_ports(request), check_mode=module.check_mode)
     except GpuFleetError as exc:
-        module.fail_json(msg=exc.msg, **failure(exc.result))
+        told = failure(exc.result)
+        _warn(module, told)
+        module.fail_json(msg=exc.msg, **told)
     output: Dict[str, Any] = result.to_result()
+    _warn(module, output)
     if module._diff:
         output["diff"] = diff(result)
     module.exit_json(**output)
+
+
+def _warn(module: AnsibleModule, output: Dict[str, Any]) -> None:
+    """Hand the warnings over to Ansible, which takes them in no other way."""
+    for warning in output.pop("warnings", ()):
+        module.warn(warning)
 
 
 if __name__ == "__main__":

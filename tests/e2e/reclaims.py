@@ -32,6 +32,7 @@ def reclaim(host: Host, *flags: str, **parameters: Any) -> dict[str, Any]:
     result["failed"] = "FAILED" in head
     result["shown"], result["warned"] = done.stdout, " ".join(done.stderr.split())
     assert result["failed"] == (done.returncode != 0), done.stdout + done.stderr
+    assert "DEPRECATION" not in done.stderr, done.stderr
     return result
 
 

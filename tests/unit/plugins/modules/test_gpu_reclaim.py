@@ -13,6 +13,7 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.result import ReclaimResult
 from ansible_collections.gpufleet.vllm.plugins.modules import gpu_reclaim
 
 ALWAYS = {name for name, value in yaml.safe_load(gpu_reclaim.RETURN).items() if value["returned"] == "always"}
@@ -42,3 +43,22 @@ def test_a_failure_has_every_key_that_is_always_returned(
     assert result["failed"] and words in result["msg"] and len(ALWAYS) > 10 and not ALWAYS - set(result)
     assert (result["changed"], result["freed"], result["freed_mib"], result["gpus_before"]) == (False, False, 0, [])
     assert set(result["timings"]) == {"total", "stop", "signal", "settle"}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_warnings_are_handed_over_as_ansible_wants_them(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fails: bool
+) -> None:
+    warned = ReclaimResult(False, not fails, (), (), warnings=("GPU 0 does not answer",))
+
+    def result(*_arguments: Any, **_more: Any) -> ReclaimResult:
+        if fails:
+            raise GpuFleetError("held", **warned.to_failure())
+        return warned
+
+    monkeypatch.setattr(gpu_reclaim, "reclaim", result)
+    with patch_module_args({}), pytest.raises(SystemExit):
+        gpu_reclaim.main()
+    told = json.loads(capfd.readouterr().out)
+    assert "GPU 0 does not answer" in json.dumps(told["warnings"])
+    assert not told.get("deprecations"), "`warnings` among the results is what Ansible gives up"
