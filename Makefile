@@ -35,7 +35,7 @@ lint: venv ## yamllint, ruff, mypy, ansible-lint, antsibull-changelog, shellchec
 sanity: venv ## ansible-test sanity on a copy of the tracked files
 	@$(PY) tests/gates/sanity.py
 
-unit: venv ## Unit tests: pure Python, no root, about two minutes
+unit: venv ## Unit tests: pure Python, no root, about five minutes
 	@$(PY) -m pytest tests/unit -q
 
 coverage: venv ## What the unit tests alone reach of plugins/
