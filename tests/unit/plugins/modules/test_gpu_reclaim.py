@@ -10,6 +10,7 @@ from typing import Any, Dict, List
 
 import pytest
 import yaml
+from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
@@ -59,7 +60,7 @@ def test_warnings_are_handed_over_as_ansible_wants_them(
     handed: List[str] = []
     monkeypatch.setattr(gpu_reclaim, "reclaim", result)
     # Where they go from there depends on what of Ansible is loaded: on a host into the result, in a controller's process to its display.
-    monkeypatch.setattr(gpu_reclaim.AnsibleModule, "warn", lambda _module, text: handed.append(text))
+    monkeypatch.setattr(AnsibleModule, "warn", lambda _module, text: handed.append(text))
     with patch_module_args({}), pytest.raises(SystemExit):
         gpu_reclaim.main()
     told = json.loads(capfd.readouterr().out)
