@@ -62,11 +62,12 @@ def examine_server(target: Target, clock: Clock, limit: float, idle_gpus: Option
     if again.ready or again.stage == "loading":
         return Wellness(again)
     after = _metrics(target.server, deadline)
-    return _judged(target.unit, again, before, after, deadline.elapsed - since, idle_gpus)
+    return _judged(target.unit, first, again, before, after, deadline.elapsed - since, idle_gpus)
 
 
 def _judged(
     unit: str,
+    first: ReadyState,
     seen: ReadyState,
     before: Mapping[str, float],
     after: Mapping[str, float],
@@ -79,16 +80,20 @@ def _judged(
         made = max(0.0, after.get(_MADE, 0.0) - before.get(_MADE, 0.0))
         text = "%s is left as it is: its engine works (%d tokens within %.0f s%s), but it did not answer this run: %s"
         return Wellness(seen, doubt=text % (unit, made, seconds, _in_flight(after), seen.detail))
-    if not seen.silent:
+    # One wrong answer is none twice: a server under load times out on one request and refuses the next.
+    if not first.silent and not seen.silent:
         return Wellness(seen, unwell="it runs but does not serve: %s" % seen.detail)
     if idle_gpus is not None:
         return Wellness(seen, unwell="it runs, but its engine is gone: %s, and %s" % (idle_gpus, seen.detail))
     stands = "its engine finished no step within %.0f s%s" % (seconds, _in_flight(after)) if known else "its metrics say nothing"
+    said = seen.detail.rstrip(".")
+    if not seen.silent or not first.silent:
+        said = "first %s, then %s" % (first.detail.rstrip("."), said)
     text = (
         "%s did not answer this run (%s), and %s. It may be busy with long prompts, or hang: from outside both look the same, so "
         "it is left as it is. If it does not answer in some minutes either, run again with state: restarted."
     )
-    return Wellness(seen, doubt=text % (unit, seen.detail.rstrip("."), stands))
+    return Wellness(seen, doubt=text % (unit, said, stands))
 
 
 def idle_gpus(snapshot: Optional[Snapshot], gpus: Sequence[Gpu]) -> Optional[str]:

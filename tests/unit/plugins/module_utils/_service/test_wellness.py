@@ -34,10 +34,11 @@ ENGINE = GpuProcess(4711, "C", 90000)
 class Engine(FakeServer):
     """A server whose engine makes ``rate`` tokens a second, and whose completions take ``ttft`` seconds or end with ``status``."""
 
-    def __init__(self, rate: float = 0.0, ttft: float = 0.1, status_code: int = 200, health: Any = 200, running: float = 1.0) -> None:
+    def __init__(self, rate: float = 0.0, ttft: float = 0.1, status_code: Any = 200, health: Any = 200, running: float = 1.0) -> None:
         self.world = World(units={UNIT: status(UNIT, "active")}, behaviours={UNIT: Behaviour()}, started_at={UNIT: 0.0})
         super().__init__(self.world, 8000)
-        self.rate, self.ttft, self.status_code, self.running = rate, ttft, status_code, running
+        self.rate, self.ttft, self.running = rate, ttft, running
+        self.codes = status_code if isinstance(status_code, list) else [status_code]  # one for each look
         self.healths = health if isinstance(health, list) else [health]
         self.asked = 0
 
@@ -52,7 +53,7 @@ class Engine(FakeServer):
     def complete(self, model: str, timeout: float = 60.0) -> CompletionResult:
         late = self.ttft > timeout
         self.world.clock.sleep(min(self.ttft, timeout))
-        code = None if late else self.status_code
+        code = None if late else self.codes[min(self.asked, len(self.codes)) - 1]
         return CompletionResult(code == 200, "completion", code, 0.0, "" if code == 200 else "said %s" % code)
 
     def metrics(self, timeout: float = 5.0) -> dict[str, float]:
@@ -113,6 +114,25 @@ def test_wrong_answers_in_two_looks_are_proof(server: dict[str, Any]) -> None:
     found, seconds = look(Engine(**server))
     assert found.unwell is not None and found.unwell.startswith("it runs but does not serve: ")
     assert found.doubt is None and seconds <= LOOK_S
+
+
+SILENT = {"health": ["hang", 200], "status_code": [200, 500]}
+
+
+@pytest.mark.parametrize(
+    "server",
+    [SILENT, {"status_code": [None, 500]}, {"status_code": [None, 400]}, {"status_code": [503, 500]}, {"status_code": [500, 429]},
+     {"health": [503, "hang"]}],
+)
+def test_one_wrong_answer_and_one_silence_are_no_proof(server: dict[str, Any]) -> None:
+    found, seconds = look(Engine(**server))
+    assert found.unwell is None and seconds <= LOOK_S
+    assert found.doubt is not None and "first " in found.doubt and ", then " in found.doubt
+
+
+def test_one_wrong_answer_on_gpus_that_nobody_computes_on_is_proof() -> None:
+    found, _seconds = look(Engine(**SILENT), idle="nobody holds memory on GPU 0")
+    assert found.unwell is not None and "nobody holds memory on GPU 0" in found.unwell
 
 
 def test_a_second_look_that_is_good_takes_the_first_one_back() -> None:
