@@ -22,7 +22,11 @@ _WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1", "*": "127.0.
 
 
 class ServerError(GpuFleetError):
-    """The server gave no answer, or one that can't be what was asked for."""
+    """The server gave no answer, or one that can't be what was asked for. ``status`` is HTTP's, None where no reply told one."""
+
+    def __init__(self, msg: str, status: Optional[int] = None) -> None:
+        super().__init__(msg)
+        self.status = status
 
 
 class NoAnswer(ServerError):
@@ -186,7 +190,7 @@ class Server:
         except ConnectionRefusedError as exc:
             raise NoAnswer("%s%s gave no answer: nothing listens there." % (self.url, path)) from exc
         if reply.status != 200:
-            raise ServerError("%s%s answered HTTP %d: %s" % (self.url, path, reply.status, reply.message))
+            raise ServerError("%s%s answered HTTP %d: %s" % (self.url, path, reply.status, reply.message), reply.status)
         return reply.body
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:

@@ -13,6 +13,8 @@ from .http import CompletionResult, NoAnswer, Server, ServerError
 
 # What a completion comes to that says nothing about the engine: no reply (None), or one that asks to come back later.
 _OVERLOAD = (None, 429, 503)
+# It answers, though not to whoever has no key that it takes: nothing is said of the engine.
+_REFUSED = (401, 403)
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class ReadyState:
 
     ``unit`` (systemd doesn't have it running), ``loading`` (nothing listens yet), ``health``, ``models`` (another
     name is served), ``completion`` (the engine doesn't compute), or ``ready``. ``silent`` is whether what is missing is an
-    answer: then the server may be busy, or hang. Without it, what it answered is wrong.
+    answer: then the server may be busy, or hang. ``refused`` is whether it turned away who asked (401, 403): then it may serve
+    those who have its key. Without both, what it answered is wrong.
     """
 
     ready: bool
@@ -30,6 +33,12 @@ class ReadyState:
     served_models: Tuple[str, ...] = ()
     completion: Optional[CompletionResult] = None
     silent: bool = False
+    refused: bool = False
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it answered, and not as a server that serves does."""
+        return self.stage in ("health", "models", "completion") and not self.silent and not self.refused
 
     @property
     def other_name(self) -> bool:
@@ -68,15 +77,15 @@ class Readiness:
         try:
             status = self._server.health(self._within(deadline, self._call_timeout))
         except ServerError as exc:
-            return ReadyState(False, "health", exc.msg, silent=isinstance(exc, NoAnswer))
+            return _failed("health", exc)
         if status is None:
             return ReadyState(False, "loading", "nothing listens on %s yet" % self._server.url)
         if status != 200:
-            return ReadyState(False, "health", "%s/health answers HTTP %d" % (self._server.url, status))
+            return ReadyState(False, "health", "%s/health answers HTTP %d" % (self._server.url, status), refused=status in _REFUSED)
         try:
             served = tuple(self._server.models(self._within(deadline, self._call_timeout)))
         except ServerError as exc:
-            return ReadyState(False, "models", exc.msg, silent=isinstance(exc, NoAnswer))
+            return _failed("models", exc)
         if self._served_name not in served:
             names = ", ".join(served) or "no model"
             detail = "%s serves %s, not %s" % (self._server.url, names, self._served_name)
@@ -85,9 +94,14 @@ class Readiness:
             return ReadyState(True, "ready", "/health and /v1/models answer (no completion was asked for)", served)
         completion = self._server.complete(self._served_name, self._within(deadline, self._timeout))
         if not completion.ok:
-            return ReadyState(False, "completion", completion.detail, served, completion, completion.status in _OVERLOAD)
+            silent, refused = completion.status in _OVERLOAD, completion.status in _REFUSED
+            return ReadyState(False, "completion", completion.detail, served, completion, silent, refused)
         return ReadyState(True, "ready", completion.detail, served, completion)
 
     @staticmethod
     def _within(deadline: Deadline, seconds: float) -> float:
         return max(0.1, min(seconds, deadline.remaining))
+
+
+def _failed(stage: str, exc: ServerError) -> ReadyState:
+    return ReadyState(False, stage, exc.msg, silent=isinstance(exc, NoAnswer), refused=exc.status in _REFUSED)

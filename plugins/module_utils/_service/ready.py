@@ -28,6 +28,7 @@ _CALL_S = 10.0
 _UNWELL_FOR_S = 60.0
 # The names are the command line's, and never change while a server runs; a second look is for one that is just being replaced.
 _OTHER_NAME_FOR_S = 5.0
+KEY_ADVICE = "Put the key that it takes under secrets.VLLM_API_KEY. A drop-in or an environment file of somebody else may have given it."
 
 
 @dataclass(frozen=True)

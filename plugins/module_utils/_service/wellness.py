@@ -18,7 +18,7 @@ from .._core.errors import GpuFleetError
 from .._gpu.types import Gpu, Snapshot
 from .._server.http import Server
 from .._server.ready import ReadyState
-from .ready import Target, probe
+from .ready import KEY_ADVICE, Target, probe
 from .request import FREE_MAX_USED_MIB
 
 # The longest that one look at a running server takes, in seconds; docs/service.md says so.
@@ -75,16 +75,21 @@ def _judged(
     idle_gpus: Optional[str],
 ) -> Wellness:
     """``seconds`` lie between the two readings of the metrics."""
+    refused = next((one for one in (seen, first) if one.refused), None)
     known = [name for name in _PROGRESS if name in before and name in after]
-    if any(after[name] > before[name] for name in known):
+    moves = any(after[name] > before[name] for name in known)
+    if moves and refused is None:
         made = max(0.0, after.get(_MADE, 0.0) - before.get(_MADE, 0.0))
         text = "%s is left as it is: its engine works (%d tokens within %.0f s%s), but it did not answer this run: %s"
         return Wellness(seen, doubt=text % (unit, made, seconds, _in_flight(after), seen.detail))
     # One wrong answer is none twice: a server under load times out on one request and refuses the next.
-    if not first.silent and not seen.silent:
+    if first.wrong and seen.wrong:
         return Wellness(seen, unwell="it runs but does not serve: %s" % seen.detail)
-    if idle_gpus is not None:
+    if idle_gpus is not None and not moves:
         return Wellness(seen, unwell="it runs, but its engine is gone: %s, and %s" % (idle_gpus, seen.detail))
+    if refused is not None:
+        text = "%s is left as it is: it answers, but it refuses the API key of this declaration, so that it was not seen to serve (%s). %s"
+        return Wellness(seen, doubt=text % (unit, refused.detail.rstrip("."), KEY_ADVICE))
     stands = "its engine finished no step within %.0f s%s" % (seconds, _in_flight(after)) if known else "its metrics say nothing"
     said = seen.detail.rstrip(".")
     if not seen.silent or not first.silent:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import Server, ServerError, connect_address
 from ansible_collections.gpufleet.vllm.plugins.module_utils._server.metrics import parse_metrics
 from ansible_collections.gpufleet.vllm.plugins.module_utils._server.ready import Readiness
@@ -149,8 +148,9 @@ def test_health_models_version(scripted: Scripted, server: Server) -> None:
 )
 def test_a_model_list_that_is_none(scripted: Scripted, server: Server, answer: Answer) -> None:
     scripted.answers["/v1/models"] = answer
-    with pytest.raises(GpuFleetError, match="/v1/models"):
+    with pytest.raises(ServerError, match="/v1/models") as failure:
         server.models()
+    assert failure.value.status == (None if answer[0] == 200 else answer[0])
 
 
 def test_the_key_goes_with_every_request_and_proxies_are_ignored(
@@ -280,3 +280,13 @@ def test_every_sign_is_needed(scripted: Scripted, server: Server) -> None:
     assert stage(server) == (False, "health")
     scripted.close()
     assert stage(server) == (False, "loading")
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/completions"])
+def test_who_is_refused_knows_nothing_of_the_engine(scripted: Scripted, server: Server, path: str) -> None:
+    scripted.answers.update({"/v1/models": MODELS, "/v1/completions": COMPLETION})
+    for code, refused in ((401, True), (403, True), (500, False)):
+        scripted.answers[path] = (code, {"error": "Unauthorized"})
+        found = Readiness(server, "m").check(True)
+        assert not found.ready and not found.silent
+        assert found.refused is refused and found.wrong is not refused

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess, Snapshot
-from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import CompletionResult, NoAnswer
+from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import CompletionResult, NoAnswer, ServerError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import Target
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.wellness import (
     LOOK_S,
@@ -133,6 +133,32 @@ def test_one_wrong_answer_and_one_silence_are_no_proof(server: dict[str, Any]) -
 def test_one_wrong_answer_on_gpus_that_nobody_computes_on_is_proof() -> None:
     found, _seconds = look(Engine(**SILENT), idle="nobody holds memory on GPU 0")
     assert found.unwell is not None and "nobody holds memory on GPU 0" in found.unwell
+
+
+@pytest.mark.parametrize("code", [401, 403])
+@pytest.mark.parametrize("where", ["health", "models", "completion"])
+def test_a_server_that_refuses_our_key_is_left_as_it_is(code: int, where: str) -> None:
+    server = Engine(health=code if where == "health" else 200, status_code=code if where == "completion" else 200)
+
+    def refuse(timeout: float = 5.0) -> list[str]:
+        raise ServerError("/v1/models answered HTTP %d" % code, code)
+
+    if where == "models":
+        server.models = refuse  # type: ignore[method-assign]
+    for rate in (0.0, 5000.0):
+        server.rate = rate
+        found, seconds = look(server)
+        assert found.unwell is None and not found.seen.ready and seconds <= LOOK_S
+        assert found.doubt is not None and str(code) in found.doubt and "refuses the API key" in found.doubt
+        assert "secrets.VLLM_API_KEY" in found.doubt and "state: restarted" not in found.doubt
+    server.rate = 0.0
+    assert look(server, idle="nobody holds memory on GPU 0")[0].unwell is not None
+
+
+@pytest.mark.parametrize("codes", [[401, 500], [500, 401]])
+def test_a_refusal_and_a_wrong_answer_are_no_proof(codes: list[int]) -> None:
+    found, _seconds = look(Engine(status_code=codes))
+    assert found.unwell is None and found.doubt is not None and "401" in found.doubt
 
 
 def test_a_second_look_that_is_good_takes_the_first_one_back() -> None:
