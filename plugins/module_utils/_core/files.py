@@ -120,13 +120,19 @@ def changes(wanted: List[WantedFile]) -> List[FileChange]:
 
 
 def apply_change(change: FileChange) -> None:
-    """Carry out one change. The file is never seen half-written: temporary file, fsync, rename."""
+    """Carry out one change. The file is never seen half-written: temporary file, fsync, rename.
+
+    A mode or an owner is set in place: the content stays, and so does its time, which says what a process has read.
+    """
     wanted = change.wanted
     try:
         if wanted.content is None:
             os.unlink(wanted.path)
             sync_directory(os.path.dirname(wanted.path))
             _tidy(os.path.dirname(wanted.path))
+            return
+        if change.what == "mode":
+            _set_mode(wanted)
             return
         os.makedirs(os.path.dirname(wanted.path), mode=0o755, exist_ok=True)
         _replace(wanted)
@@ -165,9 +171,7 @@ def _replace(wanted: WantedFile) -> None:
     fd, temporary = tempfile.mkstemp(prefix=".gpufleet-", dir=directory)
     try:
         with os.fdopen(fd, "wb") as handle:
-            os.fchmod(handle.fileno(), wanted.mode)
-            if os.geteuid() == 0:
-                os.fchown(handle.fileno(), wanted.uid, wanted.gid)
+            _own(handle.fileno(), wanted)
             handle.write(wanted.content or b"")
             handle.flush()
             os.fsync(handle.fileno())
@@ -176,6 +180,21 @@ def _replace(wanted: WantedFile) -> None:
         os.unlink(temporary)
         raise
     sync_directory(directory)  # the rename itself must survive a power cut
+
+
+def _set_mode(wanted: WantedFile) -> None:
+    fd = os.open(wanted.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _own(fd, wanted)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _own(fd: int, wanted: WantedFile) -> None:
+    os.fchmod(fd, wanted.mode)
+    if os.geteuid() == 0:
+        os.fchown(fd, wanted.uid, wanted.gid)
 
 
 def sync_directory(path: str) -> None:

@@ -55,6 +55,36 @@ def test_each_kind_of_change_is_made_and_undone(tmp_path: Path, before: bytes, m
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+def test_a_mode_is_set_without_touching_the_content_or_its_time(tmp_path: Path) -> None:
+    path = tmp_path / "unit"
+    path.write_bytes(b"new\n")
+    path.chmod(0o664)
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    before = path.stat()
+    change = compare(wanted(path))
+    assert change is not None and change.what == "mode"
+    for step, mode in ((apply_change, 0o644), (restore, 0o664)):
+        step(change)
+        after = path.stat()
+        assert stat.S_IMODE(after.st_mode) == mode and path.read_bytes() == b"new\n"
+        assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert os.listdir(tmp_path) == ["unit"]
+
+
+def test_an_owner_is_set_without_touching_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "unit"
+    path.write_bytes(b"new\n")
+    path.chmod(0o644)
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda _fd, uid, gid: given.append((uid, gid)))
+    change = compare(WantedFile(str(path), b"new\n", 0o644, UID + 1, GID + 2))
+    assert change is not None and change.what == "mode"
+    apply_change(change)
+    assert given == [(UID + 1, GID + 2)] and path.stat().st_mtime == 1_000_000_000
+
+
 def test_undoing_a_creation_removes_the_file(tmp_path: Path) -> None:
     change = compare(wanted(tmp_path / "file"))
     assert change is not None
