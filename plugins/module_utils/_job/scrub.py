@@ -27,11 +27,14 @@ class Scrub:
         self._secrets = secrets
 
     def __call__(self, value: Any) -> Any:
-        """A copy of plain data in which every secret is hidden, in keys too."""
+        """A copy of plain data in which every secret is hidden.
+
+        The keys are ours and stay: a secret that is part of one, such as `fail`, would take `failed` out of the result.
+        """
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self(key): self(each) for key, each in value.items()}
+            return {key: self(each) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
             return [self(each) for each in value]
         return value

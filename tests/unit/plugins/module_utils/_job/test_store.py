@@ -106,9 +106,18 @@ def test_news_that_cannot_be_told_stop_nothing(tmp_path: Path, capsys: pytest.Ca
 
 def test_secrets_are_taken_out_of_everything_that_is_told() -> None:
     scrub = scrubber(["sk-long-secret", "abc", "two\nlines"])
-    told = scrub({"msg": "key sk-long-secret failed", "sk-long-secret": [("abc", "two\nlines", 1, None, "lines")]})
-    assert "sk-long-secret" not in str(told) and "lines" not in str(told) and told["********"][0][2:4] == [1, None]
-    assert told["********"][0][0] == "abc"
+    told = scrub({"msg": "key sk-long-secret failed", "data": [("abc", "two\nlines", 1, None, "lines")]})
+    assert "sk-long-secret" not in str(told) and "lines" not in str(told) and told["data"][0][2:4] == [1, None]
+    assert told["data"][0][0] == "abc"
+
+
+@pytest.mark.parametrize("secret", ["fail", "failed", "rolled_back", "diagnosis", "load"])
+def test_a_secret_that_is_a_word_of_ours_hides_no_failure(secret: str) -> None:
+    result = {"failed": True, "rolled_back": False, "diagnosis": {"kind": "unknown"}, "timings": {"load": 1.0}, "msg": "it is " + secret}
+    told = scrubber([secret])(result)
+    assert secret not in told.pop("msg")
+    result.pop("msg")
+    assert told == result
 
 
 def test_only_lines_about_the_load_are_told_without_control_characters() -> None:
