@@ -87,8 +87,11 @@ PROTECTED_RULES: Tuple[Rule, ...] = (
     Rule(r"containerd.*|docker-.*|lxc.*", "installed", "container runtime"),
     Rule(r"kubelet|kube-(?:proxy|apiserver|scheduler|controll.*|router|vip)|k3s(?:-.*)?|rke2(?:-.*)?", "name", "Kubernetes"),
     Rule(r"kube-.*|k3s.*|rke2.*", "installed", "Kubernetes"),
-    Rule(r"slurm(?:d|ctld|dbd|stepd|restd)|munged|pbs_mom", "name", "job scheduler"),
-    Rule(r"slurm.*", "installed", "job scheduler"),
+    # slurm_script is a job's own shell: the name of the script that Slurm copied to its spool.
+    Rule(r"slurm(?:d|ctld|dbd|stepd|restd|_script)|munged|pbs_(?:mom|server|sched|comm)|trqauthd|sge_(?:execd|shepherd|qmaster)"
+         r"|condor_(?:master|startd|starter|shadow|schedd|procd|exec.*)|sbatchd|mbatchd|flux-broker|flux-shell",
+         "name", "job scheduler"),
+    Rule(r"(?:slurm|pbs_|sge_|condor_|flux-).*|lim|res|pim|nomad", "installed", "job scheduler"),
 )
 
 # Where a system keeps the programs that its packages bring; what lies elsewhere (a home, a scratch disk) is somebody's own.
@@ -96,6 +99,11 @@ _SYSTEM_PLACES = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/opt/", "/sna
 _SHELL = re.compile(r"(?:ba|da|z|k|mk|c|tc|fi)?sh$")
 # Programs that only run what they are given: theirs is no word on who that is.
 _INTERPRETER = re.compile(r"(?:pypy|python|pt_main_thread|perl|ruby|node|java|lua|bash|dash|zsh|ksh|busybox|gjs)[\d.]*(?:-[\w.]+)?$|sh$")
+
+# Units below which processes run that others answer for, a runtime or a scheduler: nothing in them is touched, whatever runs there
+# and whether or not its cgroup tells it apart.
+CONTAINERS = "it carries containers or virtual machines"
+SCHEDULED_JOBS = "it carries scheduled jobs"
 
 # Units that must never be stopped to free memory, whatever process is found in them: stopping one takes the host's way in, or
 # every container and job, with it. A process started by hand lands there where no login sessions are kept.
@@ -106,8 +114,12 @@ HOST_UNITS: Tuple[Rule, ...] = (
     Rule(r"init\.scope|session-.*\.scope", "unit", "a login session, or the host itself"),
     Rule(r"(?:cron|crond|atd|rsyslog|auditd|sssd|chronyd?|ntp.*)\.service", "unit", "the host's own services"),
     Rule(r"(?:docker|containerd|podman|crio|kubelet|k3s.*|rke2.*|lxc.*|lxd.*|snap\.lxd.*|incus.*|libvirtd.*|virtqemud)\.service",
-         "unit", "it carries containers or virtual machines"),
-    Rule(r"(?:slurm.*|pbs.*)\.(?:service|scope)", "unit", "it carries scheduled jobs"),
+         "unit", CONTAINERS),
+    # Slurm, PBS and Torque, HTCondor, LSF, Grid Engine, Nomad, OAR, YARN. Flux's unit is left to flux-broker in it: a model is called so.
+    Rule(r"(?:slurm.*|pbs.*|(?:torque|trqauthd)(?:[-_@.].*)?|(?:ht)?condor(?:[-_@.].*)?|lsf(?:d|[-_@.].*)?|openlava(?:[-_@.].*)?"
+         r"|(?:sge|uge|gridengine)(?:[-_@.].*)?|(?:sge_?)?(?:execd|qmaster)(?:[-_@.].*)?|nomad(?:[-_@](?:client|agent|server).*)?"
+         r"|oar(?:[-_].*)?|hadoop-yarn-.*|yarn-nodemanager)\.(?:service|scope)",
+         "unit", SCHEDULED_JOBS),
     Rule(r"(?:nvidia-.*|dcgm.*|nv-hostengine)\.service", "unit", "it keeps the GPUs running"),
     Rule(r"(?:gdm3?|sddm|lightdm|display-manager)\.service", "unit", "the desktop"),
 )

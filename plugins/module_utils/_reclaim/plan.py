@@ -13,6 +13,7 @@ import re
 import time
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
+from .._process.rules import CONTAINERS, SCHEDULED_JOBS
 from .proof import held_mib
 from .request import ReclaimRequest
 from .types import Holder, Plan, Signal, Skip, Start, UnitKey, UnitStop, UnitView, View
@@ -119,7 +120,7 @@ def why_not(request: ReclaimRequest, view: View, holder: Holder) -> Optional[Ski
     hindrance = _unreachable(view, holder)
     if hindrance is not None:
         return Skip(holder.pid, holder.name, hindrance)
-    reason = _container(holder) or _protected(holder) or _out_of_scope(request, view, holder) or _filtered(request, view, holder)
+    reason = _container(holder) or _anothers(view, holder) or _protected(holder) or _out_of_scope(request, view, holder) or _filtered(request, view, holder)
     if reason is not None:
         return Skip(holder.pid, holder.name, reason, rightful=True)
     return None
@@ -168,6 +169,18 @@ def _container(holder: Holder) -> Optional[str]:
         return "it belongs to Slurm's job %s%s" % (holder.container.rpartition("_")[2], command)
     name = holder.container[:12] if len(holder.container) == 64 else holder.container  # as its runtime shows it
     return "it runs in container %s, which may start it again%s" % (name, command)
+
+
+def _anothers(view: View, holder: Holder) -> Optional[str]:
+    """A process below a scheduler's or a runtime's daemon is theirs, also where no cgroup tells its job or container apart.
+
+    Their unit may be down: jobs and containers live on while it is started anew.
+    """
+    unit = None if holder.unit is None else view.units.get(holder.unit)
+    if unit is None or unit.host_unit not in (SCHEDULED_JOBS, CONTAINERS) or holder.pid == unit.main_pid:
+        return None
+    what = "the job through its scheduler" if unit.host_unit == SCHEDULED_JOBS else "it through its runtime"
+    return "its unit %s must not be touched: %s; end %s" % (unit.label, unit.host_unit, what)
 
 
 def _protected(holder: Holder) -> Optional[str]:

@@ -134,6 +134,13 @@ PROTECTED = [
     ("vgpu", process(["vgpu"])),
     ("qemu", process(["/usr/bin/qemu-system-x86_64"], "qemu-system-x86")),
     ("slurm", process(["slurmstepd: [7.0]"], "slurmstepd")),
+    ("slurm's job", process(["/bin/bash", "/var/spool/slurmd/job00042/slurm_script"], "slurm_script", "/usr/bin/bash")),
+    ("htcondor", process(["condor_starter", "-f"], "condor_starter", "/usr/sbin/condor_starter")),
+    ("htcondor's job", process(["condor_exec.exe"], "condor_exec.exe", "/var/lib/condor/execute/dir_7/condor_exec.exe")),
+    ("grid engine", process(["sge_shepherd-42", "-bg"], "sge_shepherd", "/opt/sge/bin/lx-amd64/sge_shepherd")),
+    ("lsf", process(["/opt/lsf/10.1/etc/res"], "res", "/opt/lsf/10.1/etc/res")),
+    ("flux", process(["/usr/bin/flux-broker"], "flux-broker", "/usr/bin/flux-broker")),
+    ("nomad", process(["/usr/bin/nomad", "agent"], "nomad", "/usr/bin/nomad")),
 ]
 
 
@@ -225,13 +232,16 @@ def test_the_users_patterns_protect(pattern: str, protected: bool) -> None:
     "unit",
     ["ssh.service", "sshd.service", "ssh.socket", "user@1000.service", "session-3.scope", "init.scope", "docker.service",
      "containerd.service", "kubelet.service", "slurmd.service", "slurmstepd.scope", "nvidia-persistenced.service",
+     "pbs.service", "pbs_mom.service", "condor.service", "htcondor.service", "lsfd.service", "sgeexecd.service", "sgeexecd.p6444.service",
+     "gridengine-exec.service", "nomad.service", "nomad-client.service", "oar-node.service", "hadoop-yarn-nodemanager.service",
      "systemd-logind.service", "dbus.service", "cron.service", "gdm.service"],
 )
 def test_units_that_carry_the_host_are_never_stopped(unit: str) -> None:
     assert host_unit_reason(unit)
 
 
-@pytest.mark.parametrize("unit", ["vllm-a.service", "ollama.service", "jupyter.service", "run-r8.scope", "sshd-proxy-for-llm.service"])
+@pytest.mark.parametrize("unit", ["vllm-a.service", "ollama.service", "jupyter.service", "run-r8.scope", "sshd-proxy-for-llm.service",
+                                  "nomadic.service", "general.service", "condorcet.service", "flux.service", "genai.service"])
 def test_ordinary_units_may_be_stopped(unit: str) -> None:
     assert host_unit_reason(unit) is None
 

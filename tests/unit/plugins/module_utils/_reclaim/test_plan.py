@@ -10,6 +10,7 @@ from typing import Any, List, Tuple
 
 import pytest
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.rules import host_unit_reason
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import result
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import NO_SUCH_USER, make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import Candidate, ReclaimRequest
@@ -195,6 +196,18 @@ def test_what_a_daemon_of_the_host_launched_is_signalled_the_daemon_is_not() -> 
     assert ended(plan(view([holder(51, unit=("cron.service", None))], [cron]), scope="all")) == ([], [51], [])
     made = plan(view([holder(50, unit=("cron.service", None))], [cron]), scope="all")
     assert "must not be stopped: the host's own services" in only_reason(made)
+
+
+@pytest.mark.parametrize("scope", ["orphans", "all"])
+@pytest.mark.parametrize("inactive", [False, True])
+@pytest.mark.parametrize("name", [
+    "slurmd.service", "pbs.service", "condor.service", "lsfd.service", "sgeexecd.service", "nomad.service", "kubelet.service", "podman.service",
+])
+def test_a_job_that_no_cgroup_tells_from_its_scheduler_is_left_alone(name: str, inactive: bool, scope: str) -> None:
+    """Also while the daemon is down: its jobs outlive it."""
+    daemon = unit(name, inactive, host_unit=host_unit_reason(name), main_pid=50)
+    made = plan(view([orphan(51, unit=(name, None))], [daemon]), scope=scope)
+    assert "its unit %s must not be touched: it carries" % name in only_reason(made) and made.skips[0].rightful
 
 
 def test_a_unit_with_a_protected_process_is_left_running() -> None:
