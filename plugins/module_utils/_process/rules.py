@@ -115,7 +115,7 @@ HOST_UNITS: Tuple[Rule, ...] = (
     Rule(r"(?:cron|crond|atd|rsyslog|auditd|sssd|chronyd?|ntp.*)\.service", "unit", "the host's own services"),
     Rule(r"(?:docker|containerd|podman|crio|kubelet|k3s.*|rke2.*|lxc.*|lxd.*|snap\.lxd.*|incus.*|libvirtd.*|virtqemud)\.service",
          "unit", CONTAINERS),
-    # Slurm, PBS and Torque, HTCondor, LSF, Grid Engine, Nomad, OAR, YARN. Flux's unit is left to flux-broker in it: a model is called so.
+    # Slurm, PBS and Torque, HTCondor, LSF, Grid Engine, Nomad, OAR, YARN. Not Flux, as a model is called so: flux-broker protects its unit.
     Rule(r"(?:slurm.*|pbs.*|(?:torque|trqauthd)(?:[-_@.].*)?|(?:ht)?condor(?:[-_@.].*)?|lsf(?:d|[-_@.].*)?|openlava(?:[-_@.].*)?"
          r"|(?:sge|uge|gridengine)(?:[-_@.].*)?|(?:sge_?)?(?:execd|qmaster)(?:[-_@.].*)?|nomad(?:[-_@](?:client|agent|server).*)?"
          r"|oar(?:[-_].*)?|hadoop-yarn-.*|yarn-nodemanager)\.(?:service|scope)",

@@ -120,7 +120,8 @@ def why_not(request: ReclaimRequest, view: View, holder: Holder) -> Optional[Ski
     hindrance = _unreachable(view, holder)
     if hindrance is not None:
         return Skip(holder.pid, holder.name, hindrance)
-    reason = _container(holder) or _anothers(view, holder) or _protected(holder) or _out_of_scope(request, view, holder) or _filtered(request, view, holder)
+    reason = _container(holder) or _anothers(view, holder) or _protected(holder)
+    reason = reason or _out_of_scope(request, view, holder) or _filtered(request, view, holder)
     if reason is not None:
         return Skip(holder.pid, holder.name, reason, rightful=True)
     return None

@@ -100,6 +100,7 @@ class _Manager:
         infos = self._members(status)
         if name.endswith(".service") or named:
             against, helpers = self._against(infos, status.main_pid, named)
+            against = against or self._of_another_user(infos, helpers)
             return replace(view, protected_by=against, helpers=helpers, takes_along=self._along(name))
         supervisor = self._supervisor(name, infos)
         return view if supervisor is None else replace(view, supervisor=supervisor, takes_along=self._along(name))
@@ -133,6 +134,20 @@ class _Manager:
             return "it runs %s (pid %d): %s%s" % (info.comm, info.pid, reason, way), frozenset()
         return None, frozenset(helpers)
 
+    def _of_another_user(self, infos: Mapping[int, ProcessInfo], helpers: AbstractSet[int]) -> Optional[str]:
+        """The first process of somebody who is not among ``users``: it would end with the unit, although it is on no GPU.
+
+        That holds for root's too: what starts everybody's notebooks is not one user's to stop. Only the main process's own change
+        of user is no reason, where the unit is named.
+        """
+        users = self._request.users
+        if not users:
+            return None
+        for info in infos.values():
+            if info.pid not in helpers and not info.zombie and info.user not in users and str(info.uid) not in users:
+                return "it also runs %s (pid %d): its user %s is not among `users`" % (info.comm, info.pid, info.user)
+        return None
+
     def _is_helper(self, info: ProcessInfo, reason: str, main_pid: int) -> bool:
         """Whether the unit's main process started it for itself (a logger), or it is the main process's change of user."""
         owner = owner_of(cgroup_text(info.pid, self._root))
@@ -144,9 +159,12 @@ class _Manager:
     def _supervisor(self, name: str, infos: Mapping[int, ProcessInfo]) -> Optional[str]:
         """The process of a scope that holds no GPU, but has started one that does, and could again; None where there is none.
 
-        None too where the scope is more than this program: somebody's shell or session, a protected process, this task.
+        None too where the scope is more than this program: somebody's shell or session, a protected process, this task, or a process
+        of somebody who is not among ``users``.
         """
         if _OF_A_PERSON.match(name) or any(is_interactive_shell(info) or self._protection(info) for info in infos.values()):
+            return None
+        if self._of_another_user(infos, frozenset()) is not None:
             return None
         key = (name, self._uid)
         on_gpu = {holder.pid for holder in self._holders if holder.unit == key}

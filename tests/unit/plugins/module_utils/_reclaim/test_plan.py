@@ -201,7 +201,8 @@ def test_what_a_daemon_of_the_host_launched_is_signalled_the_daemon_is_not() -> 
 @pytest.mark.parametrize("scope", ["orphans", "all"])
 @pytest.mark.parametrize("inactive", [False, True])
 @pytest.mark.parametrize("name", [
-    "slurmd.service", "pbs.service", "condor.service", "lsfd.service", "sgeexecd.service", "nomad.service", "kubelet.service", "podman.service",
+    "slurmd.service", "pbs.service", "condor.service", "lsfd.service", "sgeexecd.service", "nomad.service", "kubelet.service",
+    "podman.service",
 ])
 def test_a_job_that_no_cgroup_tells_from_its_scheduler_is_left_alone(name: str, inactive: bool, scope: str) -> None:
     """Also while the daemon is down: its jobs outlive it."""

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import Clock
-from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process, user_name
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import ProcessInfo
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import unit_views as views
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import Ports
@@ -124,3 +124,33 @@ def test_a_helper_that_the_caller_protects_or_that_somebody_else_started_locks_t
     stranger, _child = start(children)
     assert view_of("vllm-a.service", [stranger, helper], [stranger], stranger, True).protected_by is not None
     assert view_of("logger.service", [helper], [helper], helper, True).protected_by is not None, "what the unit is for is protected"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_unit_with_a_process_of_another_user_is_no_ones_among_users_to_stop(
+    children: Any, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """A hub that root runs, with everybody's notebooks in it: the process that tells is on no GPU."""
+    hub, notebook = start(children)
+    alike(monkeypatch, notebook, user="alice", uid=4711)
+    me, number = user_name(os.getuid()), str(os.getuid())
+    for users in (("alice",), ("4711",)):
+        found = view_of("jupyterhub.service", [hub, notebook], [notebook], hub, named, users=users)
+        assert found.protected_by == "it also runs sh (pid %d): its user %s is not among `users`" % (hub, me)
+    for users in (("alice", me), ("4711", number), ()):
+        assert view_of("jupyterhub.service", [hub, notebook], [notebook], hub, named, users=users).protected_by is None
+    assert view_of("run-r8.scope", [hub, notebook], [notebook], users=("alice",)).supervisor is None
+    assert view_of("run-r8.scope", [hub, notebook], [notebook], users=("alice", me)).supervisor is not None
+
+
+def test_the_change_of_user_around_a_named_units_server_is_not_another_users(children: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    main, server = start(children)
+    seen = {main: {"comm": "sudo", "argv": ("sudo",), "exe": "/usr/bin/sudo"}, server: {"user": "alice", "uid": 4711}}
+
+    def read(pid: int, root: str = "/proc") -> "ProcessInfo | None":
+        info = read_process(pid, root)
+        return None if info is None else ProcessInfo(**{**vars(info), **seen.get(pid, {})})
+
+    monkeypatch.setattr(views, "read_process", read)
+    assert view_of("train.service", [main, server], [server], main, True, users=("alice",)).protected_by is None
+    assert view_of("train.service", [main, server], [server], main, True, users=("bob",)).protected_by is not None
