@@ -32,7 +32,8 @@ def make_plan(request: ReclaimRequest, view: View) -> Plan:
     skips: List[Skip] = [Skip(None, name, NO_SUCH_USER) for name in view.unknown_users]
     named = _named_units(request, view, stops, skips)
     for holder in sorted(view.holders, key=lambda each: each.pid):
-        if not holder.gpus & set(view.selected) or (holder.unit in named and holder.unit is not None):
+        of = view.unit_of(holder)
+        if not holder.gpus & set(view.selected) or (of is not None and of.key in named):
             continue
         skip = why_not(request, view, holder)
         if skip is not None:
@@ -177,7 +178,7 @@ def _anothers(view: View, holder: Holder) -> Optional[str]:
 
     Their unit may be down: jobs and containers live on while it is started anew.
     """
-    unit = None if holder.unit is None else view.units.get(holder.unit)
+    unit = view.unit_of(holder)
     if unit is None or unit.host_unit not in (SCHEDULED_JOBS, CONTAINERS) or holder.pid == unit.main_pid:
         return None
     what = "the job through its scheduler" if unit.host_unit == SCHEDULED_JOBS else "it through its runtime"
@@ -191,7 +192,7 @@ def _protected(holder: Holder) -> Optional[str]:
 def _out_of_scope(request: ReclaimRequest, view: View, holder: Holder) -> Optional[str]:
     if request.scope == "all":
         return None
-    unit = None if holder.unit is None else view.units.get(holder.unit)
+    unit = view.unit_of(holder)
     if holder.orphan:
         if unit is not None and not unit.inactive and unit.unit.endswith(".service"):
             return "its unit %s is active again" % unit.label
@@ -236,7 +237,7 @@ def _unit_to_stop(view: View, holder: Holder) -> Optional[UnitView]:
     unit that is inactive (its processes outlived it) starts nothing. What a login or a timer daemon launched is not that
     daemon's to restart.
     """
-    unit = None if holder.unit is None else view.units.get(holder.unit)
+    unit = view.unit_of(holder)
     if unit is None or unit.inactive or not (unit.unit.endswith(".service") or unit.supervisor is not None):
         return None
     if unit.host_unit is not None and unit.main_pid != holder.pid:
@@ -269,11 +270,11 @@ def _named_units(
     """Plan for the units in ``services``; returns the keys of those that this settles, one way or the other."""
     settled: List[UnitKey] = []
     for name in request.units:
-        found = [unit for unit in view.units.values() if unit.unit == name and unit.exists]
+        found = {unit.key: unit for unit in view.units.values() if name in (unit.unit, *unit.aliases) and unit.exists}
         if not found:
             skips.append(Skip(None, name, NO_SUCH_UNIT))
-        for unit in sorted(found, key=lambda each: str(each.key)):
-            if unit.inactive:
+        for unit in (found[key] for key in sorted(found, key=str)):
+            if unit.inactive or unit.key in settled:
                 continue  # nothing to stop; what outlived it is judged process by process
             settled.append(unit.key)
             reason = _why_not_named(request, view, unit)
@@ -308,7 +309,7 @@ def _why_not_named(request: ReclaimRequest, view: View, unit: UnitView) -> Optio
 
 
 def _members(view: View, unit: UnitView) -> List[Holder]:
-    return [holder for holder in view.holders if holder.unit == unit.key and holder.state == "running"]
+    return [holder for holder in view.holders if holder.state == "running" and view.unit_of(holder) == unit]
 
 
 def _stop(view: View, unit: UnitView, reason: str) -> UnitStop:

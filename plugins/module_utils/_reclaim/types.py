@@ -55,7 +55,8 @@ class UnitView:
     ``inactive`` means that nothing runs and nothing is about to. ``protected_by`` says why it must not be stopped, None when
     it may. ``main_pid`` is 0 when there is none. ``user`` names the owner of a user unit. ``takes_along`` are the running units
     that systemd would stop with it. ``supervisor`` names the process of a scope that would start its GPU processes again.
-    ``helpers`` are processes that are protected by themselves and end with their unit where that is named.
+    ``helpers`` are processes that are protected by themselves and end with their unit where that is named. ``unit`` is what
+    systemd calls it; ``aliases`` are other names by which it was asked for.
     """
 
     unit: str
@@ -69,6 +70,7 @@ class UnitView:
     takes_along: Tuple[str, ...] = ()
     supervisor: Optional[str] = None
     helpers: FrozenSet[int] = frozenset()
+    aliases: FrozenSet[str] = frozenset()
 
     @property
     def key(self) -> UnitKey:
@@ -94,6 +96,7 @@ class Start:
 class View:
     """One look at a host: the GPUs asked for, all holders, the units that matter. ``now`` is seconds since the epoch.
 
+    ``units`` finds a unit by each of the names by which it was asked for, so that one unit may stand there more than once.
     ``unknown_users`` are those of ``users`` that have neither an account nor a process here.
     """
 
@@ -104,6 +107,10 @@ class View:
     now: float
     starts: Tuple[Start, ...] = ()
     unknown_users: Tuple[str, ...] = ()
+
+    def unit_of(self, holder: Holder) -> Optional[UnitView]:
+        """The unit that answers for a process, by whatever name its cgroup has it; None where it has none."""
+        return None if holder.unit is None else self.units.get(holder.unit)
 
     @property
     def gpus(self) -> Tuple[Gpu, ...]:

@@ -41,7 +41,10 @@ _OF_A_PERSON = re.compile(r"(?:app|vte-spawn|tmux-spawn|session)-.*\.scope$|init
 
 def unit_views(request: ReclaimRequest, holders: Sequence[Holder], ports: Ports) -> Dict[UnitKey, UnitView]:
     """The holders' units, those that the request names, and the job that changes services. Raises GpuFleetError where the system's
-    manager does not answer."""
+    manager does not answer.
+
+    A unit that is asked for by two names is one, and is found by both.
+    """
     keys: Set[UnitKey] = {holder.unit for holder in holders if holder.unit is not None}
     keys |= {(name, None) for name in request.units}
     if keys or holders or request.clean_shm:
@@ -50,7 +53,7 @@ def unit_views(request: ReclaimRequest, holders: Sequence[Holder], ports: Ports)
     for uid in sorted({uid for _unit, uid in keys}, key=lambda each: -1 if each is None else each):
         names = sorted(unit for unit, of in keys if of == uid)
         for view in _Manager(request, uid, holders, ports).views(names):
-            found[view.key] = view
+            found.update({(name, uid): view for name in {view.unit, *view.aliases}})
     return found
 
 
@@ -81,18 +84,23 @@ class _Manager:
                 raise
             # Without an answer of the user's manager the unit counts as active and is left alone, with the reason said.
             return [UnitView(name, self._uid, True, False, protected_by=exc.msg, user=self._user) for name in names]
-        return [self._view(name, statuses[name]) for name in names]
+        called: Dict[str, Set[str]] = {}
+        for name in names:
+            called.setdefault(statuses[name].unit or name, set()).add(name)
+        return [self._view(name, frozenset(asked), statuses[min(asked)]) for name, asked in sorted(called.items())]
 
-    def _view(self, name: str, status: UnitStatus) -> UnitView:
-        named = name in self._request.units
+    def _view(self, name: str, asked: FrozenSet[str], status: UnitStatus) -> UnitView:
+        """``name`` is what systemd calls it, ``asked`` are the names by which it was asked for."""
+        named = bool(asked.intersection(self._request.units))
         view = UnitView(
             unit=name,
             uid=self._uid,
             exists=status.exists or not status.inactive,
             inactive=status.inactive,
             main_pid=status.main_pid,
-            host_unit=host_unit_reason(name),
+            host_unit=next((reason for reason in map(host_unit_reason, sorted(asked | {name})) if reason is not None), None),
             user=self._user,
+            aliases=asked - {name},
         )
         in_question = named or (self._request.scope == "all" and view.host_unit is None)
         if status.inactive or not in_question:
@@ -102,7 +110,7 @@ class _Manager:
             against, helpers = self._against(infos, status.main_pid, named)
             against = against or self._of_another_user(infos, helpers)
             return replace(view, protected_by=against, helpers=helpers, takes_along=self._along(name))
-        supervisor = self._supervisor(name, infos)
+        supervisor = self._supervisor(view, infos)
         return view if supervisor is None else replace(view, supervisor=supervisor, takes_along=self._along(name))
 
     def _members(self, status: UnitStatus) -> Dict[int, ProcessInfo]:
@@ -156,18 +164,18 @@ class _Manager:
         below = main_pid in ancestors(info.pid, self._root)
         return (reason == GPU_TOOL and below and info.pid != main_pid) or (reason == CHANGE_OF_USER and below)
 
-    def _supervisor(self, name: str, infos: Mapping[int, ProcessInfo]) -> Optional[str]:
+    def _supervisor(self, view: UnitView, infos: Mapping[int, ProcessInfo]) -> Optional[str]:
         """The process of a scope that holds no GPU, but has started one that does, and could again; None where there is none.
 
         None too where the scope is more than this program: somebody's shell or session, a protected process, this task, or a process
         of somebody who is not among ``users``.
         """
-        if _OF_A_PERSON.match(name) or any(is_interactive_shell(info) or self._protection(info) for info in infos.values()):
+        if _OF_A_PERSON.match(view.unit) or any(is_interactive_shell(info) or self._protection(info) for info in infos.values()):
             return None
         if self._of_another_user(infos, frozenset()) is not None:
             return None
-        key = (name, self._uid)
-        on_gpu = {holder.pid for holder in self._holders if holder.unit == key}
+        keys = {(name, self._uid) for name in {view.unit, *view.aliases}}
+        on_gpu = {holder.pid for holder in self._holders if holder.unit in keys}
         for pid in sorted(on_gpu):
             line = [infos[elder] for elder in ancestors(pid, self._root) if elder in infos and elder not in on_gpu]
             if line and not line[0].zombie:

@@ -92,6 +92,19 @@ def test_a_named_unit_on_other_gpus_is_left_alone() -> None:
     assert only_reason(made) == "it holds GPU 4, 5, none of those selected"
 
 
+def test_a_unit_that_is_named_by_an_alias_is_judged_by_its_own_processes() -> None:
+    real = unit(KIMI, aliases=frozenset({"model.service"}))
+    for gpus, stops in (([0], [KIMI]), ([4], [])):
+        look = view([in_unit(11, gpus=gpus)], [real], selected=[0])
+        look = replace(look, units={**look.units, ("model.service", None): real})
+        for names in (("model",), ("model", KIMI)):
+            assert ended(plan(look, scope="services", services=names))[0] == stops
+    # A process whose cgroup has the old name is in the same unit.
+    old = replace(look, holders=(holder(11, unit=("model.service", None)),))
+    made = plan(old, scope="all")
+    assert ended(made) == ([KIMI], [], []) and made.stops[0].pids == (11,)
+
+
 def test_a_named_unit_that_does_not_exist_or_does_not_run_is_no_fault() -> None:
     units = [unit(KIMI, inactive=True), unit("vllm-x.service", inactive=True, exists=False)]
     made = plan(view([], units), scope="services", services=(KIMI, "vllm-x"))

@@ -154,3 +154,16 @@ def test_the_change_of_user_around_a_named_units_server_is_not_another_users(chi
     monkeypatch.setattr(views, "read_process", read)
     assert view_of("train.service", [main, server], [server], main, True, users=("alice",)).protected_by is None
     assert view_of("train.service", [main, server], [server], main, True, users=("bob",)).protected_by is not None
+
+
+def test_a_unit_that_is_named_by_an_alias_is_the_one_that_its_processes_are_in(children: Any) -> None:
+    """Known by the alias alone it would hold no GPU, be no unit of the host's, and be stopped beside itself."""
+    main, server = start(children)
+    real = active("ssh.service", main)
+    systemd = FakeSystemd(Clock(), units={"ssh.service": real, "front-door.service": real}, members={"ssh.service": [main, server]})
+    request = ReclaimRequest(scope="services", services=("front-door",))
+    holders = [holder(server, unit=("ssh.service", None), gpus=(1,))]
+    found = views.unit_views(request, holders, Ports(systemd=systemd))  # type: ignore[arg-type]
+    assert found["front-door.service", None] is found["ssh.service", None]
+    assert found["ssh.service", None].unit == "ssh.service" and found["ssh.service", None].host_unit is not None
+    assert found["ssh.service", None].aliases == {"front-door.service"}
