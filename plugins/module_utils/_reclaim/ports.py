@@ -55,7 +55,7 @@ def _groups(uid: int) -> List[str]:
 
 
 def _user_systemd(uid: int) -> Systemd:
-    return Systemd(UserManagerRunner(Runner(), uid))
+    return Systemd(UserManagerRunner(Runner(), uid), uid=uid)
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,15 @@ from .._process.types import ProcessInfo
 from .types import Signal, Signalled
 
 _POLL_S = 0.02
+# What has left the unit meanwhile is not the unit's any more, and nothing is sent to it.
+MOVED = "moved"
 # How long a parent may take before its children are asked as well.
 _LEAD_S = 5.0
 # How long a process gets to end after KILL before it counts as surviving. The proof goes on watching it.
 KILL_WAIT_S = 3.0
 
 HoldsGpu = Callable[[int, str], bool]
+Belongs = Callable[[int], bool]
 
 
 def holds_gpu(pid: int, root: str = "/proc") -> bool:
@@ -37,10 +40,13 @@ def holds_gpu(pid: int, root: str = "/proc") -> bool:
 class _Ending:
     """One process on its way out."""
 
-    def __init__(self, info: ProcessInfo, process: Optional[ProvenProcess], elders: Set[int]) -> None:
+    def __init__(
+        self, info: ProcessInfo, process: Optional[ProvenProcess], elders: Set[int], belongs: Optional[Belongs] = None
+    ) -> None:
         self.info = info
         self.process = process
         self.elders = elders
+        self.belongs = belongs
         self.termed_at: Optional[float] = None
         self.killed_at: Optional[float] = None
         self.signals: List[str] = []
@@ -50,6 +56,9 @@ class _Ending:
     def send(self, sig: int, name: str) -> None:
         if self.process is None:
             raise AssertionError("self.process is not None")
+        if self.belongs is not None and not self.belongs(self.info.pid):
+            self.outcome, self.detail = MOVED, "it has left the unit"
+            return
         outcome = self.process.signal(sig)
         if outcome == GONE:
             self.ended()
@@ -82,19 +91,26 @@ def end_processes(
     return results
 
 
-def end_all(infos: Sequence[ProcessInfo], grace: float, kill_wait: float, clock: Clock, root: str = "/proc") -> List[int]:
-    """End processes that are known to be a stopped unit's; returns the pids that are still there."""
-    tasks = _tasks(infos, root, None)
+def end_all(
+    infos: Sequence[ProcessInfo], grace: float, kill_wait: float, clock: Clock, root: str = "/proc", belongs: Optional[Belongs] = None
+) -> List[int]:
+    """End processes that are known to be a stopped unit's; returns the pids that are still there.
+
+    ``belongs`` is asked before each signal whether the process still is the unit's.
+    """
+    tasks = _tasks(infos, root, None, belongs)
     _drive(tasks, grace, kill_wait, clock)
     return [task.info.pid for task in tasks if task.outcome in ("survived", "refused")]
 
 
-def _tasks(infos: Sequence[ProcessInfo], root: str, holds: Optional[HoldsGpu]) -> List[_Ending]:
+def _tasks(
+    infos: Sequence[ProcessInfo], root: str, holds: Optional[HoldsGpu], belongs: Optional[Belongs] = None
+) -> List[_Ending]:
     pids = {info.pid for info in infos}
     tasks: List[_Ending] = []
     for info in infos:
         elders = (set(ancestors(info.pid, root)) & pids) - {info.pid}
-        task = _Ending(info, open_proven(info, root), elders)
+        task = _Ending(info, open_proven(info, root), elders, belongs)
         if task.process is None:
             now = read_process(info.pid, root)
             gone = now is None or now.zombie or now.start_ticks != info.start_ticks

@@ -10,12 +10,13 @@ this wait for the unit's own TimeoutStopSec.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from .._core.clock import Clock
 from .._core.errors import GpuFleetError
-from .._process.procfs import read_process
+from .._process.cgroup import owner_of
+from .._process.procfs import cgroup_text, read_process
 from .._process.types import ProcessInfo
 from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
@@ -56,6 +57,24 @@ class _Stopping:
         self.restarts = 0
         self.was_killed = False
         self.result: Optional[StoppedUnit] = None
+        # While it runs, systemd says where its processes are and what it is really called. Once down, it may be known no more.
+        self.control_group = ""
+        self.names: Set[str] = {ref.unit}
+
+    def saw(self, status: UnitStatus) -> None:
+        """Keep what is needed to find the unit's processes once it is down."""
+        self.control_group = status.control_group or self.control_group
+        self.names.add(status.unit or self.ref.unit)
+
+    def pids(self, status: UnitStatus, root: str) -> List[int]:
+        """The processes in the unit's cgroup that are its own, by the kernel's word."""
+        where = replace(status, control_group=status.control_group or self.control_group)
+        return [pid for pid in self.ref.systemd.cgroup_pids(self.ref.unit, where) if self.owns(pid, root)]
+
+    def owns(self, pid: int, root: str) -> bool:
+        """Whether a process is this unit's, and no other manager's unit of the same name."""
+        owner = owner_of(cgroup_text(pid, root))
+        return owner.unit in self.names and (owner.uid if owner.user_unit else None) == self.ref.uid
 
     def finish(
         self, result: str, now: float, survivors: Tuple[int, ...] = (), detail: Optional[str] = None, restarted: bool = False
@@ -79,7 +98,7 @@ def stop_units(
     """
     tasks = [_Stopping(ref, clock.monotonic()) for ref in refs]
     for task in tasks:
-        _ask(task, clock)
+        _ask(task, clock, root)
     while True:
         waiting = [task for task in tasks if task.result is None]
         if not waiting:
@@ -90,14 +109,14 @@ def stop_units(
             clock.sleep(_POLL_S)
 
 
-def _ask(task: _Stopping, clock: Clock) -> None:
+def _ask(task: _Stopping, clock: Clock, root: str) -> None:
     ref = task.ref
     try:
         status = ref.systemd.status(ref.unit)
+        task.saw(status)
         task.started_again(status)
         if status.inactive:
-            left = ref.systemd.cgroup_pids(ref.unit)
-            if not left:
+            if not task.pids(status, root):
                 task.finish("inactive", clock.monotonic())
             return  # what outlived the unit is swept in the first step
         ref.systemd.stop(ref.unit, no_block=True)
@@ -126,10 +145,11 @@ def _statuses(tasks: Sequence[_Stopping], clock: Clock) -> List[Tuple[_Stopping,
 def _step(task: _Stopping, status: UnitStatus, stop_timeout: float, clock: Clock, root: str) -> None:
     now = clock.monotonic()
     ref = task.ref
+    task.saw(status)
     if status.inactive:
         # systemd kills by itself what is over its own time-out
         task.was_killed = task.killed_at is not None or status.result == "timeout"
-        _sweep(task, stop_timeout, clock, root)
+        _sweep(task, status, stop_timeout, clock, root)
         return
     if task.started_again(status):
         task.restarts += 1
@@ -147,7 +167,7 @@ def _step(task: _Stopping, status: UnitStatus, stop_timeout: float, clock: Clock
                 ref.systemd.kill(ref.unit, "SIGKILL", "all")
                 task.killed_at = task.last_kill = now
         elif now - task.killed_at >= KILL_WAIT_S:
-            task.finish("failed", now, tuple(ref.systemd.cgroup_pids(ref.unit)), "it is still %s" % status.active_state)
+            task.finish("failed", now, tuple(task.pids(status, root)), "it is still %s" % status.active_state)
         elif now - task.last_kill >= _KILL_AGAIN_S:
             ref.systemd.kill(ref.unit, "SIGKILL", "all")  # a process that forked while it was being killed
             task.last_kill = now
@@ -155,11 +175,10 @@ def _step(task: _Stopping, status: UnitStatus, stop_timeout: float, clock: Clock
         task.finish("failed", now, detail=exc.msg)
 
 
-def _sweep(task: _Stopping, grace: float, clock: Clock, root: str) -> None:
+def _sweep(task: _Stopping, status: UnitStatus, grace: float, clock: Clock, root: str) -> None:
     """End what is left in the cgroup of a unit that is down (KillMode=process or none leaves the children)."""
-    ref = task.ref
     try:
-        left = _leftovers(ref, root)
+        left = _leftovers(task, status, root)
     except GpuFleetError as exc:
         task.finish("failed", clock.monotonic(), detail=exc.msg)
         return
@@ -169,16 +188,16 @@ def _sweep(task: _Stopping, grace: float, clock: Clock, root: str) -> None:
         task.finish("killed" if task.was_killed else "stopped", clock.monotonic())
         return
     # After a KILL of the whole unit nothing is left to be gentle with.
-    survivors = end_all(left, 0.0 if task.was_killed else grace, KILL_WAIT_S, clock, root)
+    survivors = end_all(left, 0.0 if task.was_killed else grace, KILL_WAIT_S, clock, root, lambda pid: task.owns(pid, root))
     if survivors:
         task.finish("failed", clock.monotonic(), tuple(survivors), "processes of it survived SIGKILL")
     else:
         task.finish("swept", clock.monotonic())
 
 
-def _leftovers(ref: UnitRef, root: str) -> Optional[List[ProcessInfo]]:
+def _leftovers(task: _Stopping, status: UnitStatus, root: str) -> Optional[List[ProcessInfo]]:
     """The processes in a cgroup whose unit is down before *and* after they were listed; None when it is not."""
-    infos = [read_process(pid, root) for pid in ref.systemd.cgroup_pids(ref.unit)]
-    if not ref.systemd.status(ref.unit).inactive:
+    infos = [read_process(pid, root) for pid in task.pids(status, root)]
+    if not task.ref.systemd.status(task.ref.unit).inactive:
         return None
     return [info for info in infos if info is not None and not info.zombie]

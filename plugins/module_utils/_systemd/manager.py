@@ -27,11 +27,13 @@ _STOPS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopT
 class Systemd:
     """The system manager of this host. Every failed call raises GpuFleetError with the command, rc and stderr."""
 
-    def __init__(self, runner: Runner, clock: Optional[Clock] = None, root: str = "/") -> None:
-        """``root`` is where ``run/systemd/system`` and the cgroup trees are looked for."""
+    def __init__(self, runner: Runner, clock: Optional[Clock] = None, root: str = "/", uid: Optional[int] = None) -> None:
+        """``root`` is where ``run/systemd/system`` and the cgroup trees are looked for. ``uid`` is that of a user's manager, which
+        ``runner`` then speaks to."""
         self._runner = runner
         self._clock = clock or Clock()
         self._root = root
+        self._uid = uid
         self._version: Optional[int] = None
 
     def available(self) -> Optional[str]:
@@ -130,7 +132,7 @@ class Systemd:
         ``status`` saves a call where the unit was just looked at.
         """
         status = self.status(unit) if status is None else status
-        return cgroup_pids(unit, status.control_group, status.slice, self._root)
+        return cgroup_pids(unit, status.control_group, status.slice, self._root, self._uid)
 
     def stopped_with(self, unit: str) -> List[str]:
         """The units that a stop of this one would stop as well (Requires=, BindsTo=, PartOf= and their like), over all steps.

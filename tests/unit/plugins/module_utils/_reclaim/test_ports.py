@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import pwd
+from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
+import pytest
+
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import Completed, Runner
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import UserManagerRunner
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import Ports, UserManagerRunner
 
 
 class Recorder(Runner):
@@ -43,3 +46,15 @@ def test_an_account_that_the_host_does_not_know_has_no_groups() -> None:
     recorder = Recorder()
     UserManagerRunner(recorder, 61184).run(["systemctl", "--version"])
     assert recorder.calls[0][0][:5] == ["setpriv", "--reuid=61184", "--regid=61184", "--clear-groups", "--"]
+
+
+def test_a_users_systemd_is_looked_at_below_that_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the system runs under the same name is another unit's."""
+    shown = Completed(("systemctl",), 0, "Id=train.service\nActiveState=inactive\nSlice=app.slice\n", "")
+    monkeypatch.setattr(Runner, "run", lambda *_words, **_more: shown)
+    for pid, place in ((7, "app.slice"), (8, "user.slice/user-1000.slice/user@1000.service/app.slice")):
+        (tmp_path / "sys/fs/cgroup" / place / "train.service").mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup" / place / "train.service/cgroup.procs").write_text("%d\n" % pid, encoding="ascii")
+    systemd = Ports().user_systemd(1000)
+    monkeypatch.setattr(systemd, "_root", str(tmp_path))
+    assert systemd.cgroup_pids("train.service") == [8]

@@ -46,14 +46,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """A host of our own; the test runs as if by root, and no process has a unit unless the test says so."""
     monkeypatch.setattr(os, "geteuid", as_root)
     made = Machine()
-    units: Dict[int, str] = {}
+    named: Dict[int, str] = {}
 
     def cgroup(pid: int, root: str = "/proc") -> str:
-        return "0::/system.slice/%s\n" % units[pid] if pid in units else "0::/\n"
+        return "0::/system.slice/%s\n" % named[pid] if pid in named else "0::/\n"
 
-    for module in (looking, unit_views):
+    for module in (looking, unit_views, units):
         monkeypatch.setattr(module, "cgroup_text", cgroup)
-    made.units = units  # type: ignore[attr-defined]
+    made.units = named  # type: ignore[attr-defined]
     yield made
     made.end()
     assert made.readers == 0, "a reader was left open"

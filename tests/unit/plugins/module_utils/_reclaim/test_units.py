@@ -8,7 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Iterator
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional
 
 import pytest
 
@@ -16,6 +17,8 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import C
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import units
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ladder import stop_unit
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.units import KILL_WAIT_S, UnitRef, stop_units
+from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.cgroup import cgroup_pids
+from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     Behaviour,
     FakeClock,
@@ -24,6 +27,15 @@ from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.
 )
 
 UNIT = "vllm-a.service"
+OF_USER = "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service"
+
+
+@pytest.fixture(autouse=True)
+def places(monkeypatch: pytest.MonkeyPatch) -> Dict[int, str]:
+    """Where a process is in the tree of cgroups, by pid; what is not in it is in UNIT."""
+    made: Dict[int, str] = {}
+    monkeypatch.setattr(units, "cgroup_text", lambda pid, root="/proc": "0::%s\n" % made.get(pid, "/system.slice/" + UNIT))
+    return made
 
 
 def systemd(clock: Clock, **behaviours: Behaviour) -> FakeSystemd:
@@ -164,3 +176,81 @@ def test_a_unit_that_starts_again_during_the_sweep_keeps_its_new_processes(
     stopped = stop_unit(manager, UNIT, 0.2, clock)  # type: ignore[arg-type]
     assert child.poll() is None
     assert stopped.result == "failed"
+
+
+@pytest.fixture
+def innocent() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that is none of the stopped unit's."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+class Mounted(FakeSystemd):
+    """A manager whose processes are looked for in a tree of cgroups, as the real one's are."""
+
+    root = ""
+    uid: Optional[int] = None
+
+    def cgroup_pids(self, name: str, status: Optional[UnitStatus] = None) -> List[int]:
+        status = self.status(name) if status is None else status
+        return cgroup_pids(name, status.control_group, status.slice, self.root, self.uid)
+
+
+def mount(root: Path, path: str, pid: int) -> None:
+    group = root / "sys/fs/cgroup" / path.strip("/")
+    group.mkdir(parents=True)
+    (group / "cgroup.procs").write_text("%d\n" % pid, encoding="ascii")
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_users_unit_is_not_looked_for_among_the_systems(
+    child: "subprocess.Popen[bytes]", innocent: "subprocess.Popen[bytes]", places: Dict[int, str], tmp_path: Path, running: bool
+) -> None:
+    """A transient unit is unknown once it is down: what the system's manager runs under that name is another unit's."""
+    unit, clock = "train.service", Clock()
+    manager = Mounted(clock)
+    manager.root, manager.uid = str(tmp_path), 1000
+    mount(tmp_path, "/system.slice/train.service", innocent.pid)
+    mount(tmp_path, OF_USER, child.pid)
+    places.update({innocent.pid: "/system.slice/train.service", child.pid: OF_USER})
+    if running:
+        manager.units[unit] = active(unit, control_group=OF_USER, slice="app.slice")
+        manager.behaviours[unit] = Behaviour(after=0.0)
+        manager.on_stopped = manager.units.__delitem__
+    stopped = stop_units([UnitRef(manager, unit, 1000)], 5.0, clock)[0]  # type: ignore[arg-type]
+    assert stopped.result == ("swept" if running else "inactive")
+    assert innocent.poll() is None
+    assert (child.poll() == -15) is running, "what it left in its own cgroup is swept all the same"
+
+
+def test_only_what_the_kernel_says_is_the_units_is_swept(innocent: "subprocess.Popen[bytes]", places: Dict[int, str]) -> None:
+    places[innocent.pid] = OF_USER.replace("train.service", UNIT)
+    manager = FakeSystemd(Clock(), members={UNIT: [innocent.pid]})
+    assert stop_unit(manager, UNIT, 5.0, Clock()).result == "inactive"  # type: ignore[arg-type]
+    assert innocent.poll() is None
+
+
+def test_what_leaves_the_unit_before_its_signal_is_let_go(
+    child: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again before each signal: between the listing and the KILL lies a whole grace."""
+    looks: List[int] = []
+
+    def cgroup(pid: int, root: str = "/proc") -> str:
+        looks.append(pid)
+        return "0::/system.slice/%s\n" % (UNIT if len(looks) <= 2 else "other.service")
+
+    monkeypatch.setattr(units, "cgroup_text", cgroup)
+    manager = FakeSystemd(Clock(), members={UNIT: [child.pid]})
+    stopped = stop_unit(manager, UNIT, 5.0, Clock())  # type: ignore[arg-type]
+    assert child.poll() is None and len(looks) == 3
+    assert stopped.ok and stopped.survivors == ()
+
+
+def test_a_unit_asked_for_by_another_name_is_swept_by_its_own(child: "subprocess.Popen[bytes]", places: Dict[int, str]) -> None:
+    places[child.pid] = "/system.slice/vllm-real.service"
+    manager = systemd(Clock(), a=Behaviour(after=0.0, leaves=(child.pid,)))
+    manager.units[UNIT] = replace(manager.units[UNIT], unit="vllm-real.service")
+    assert stop_unit(manager, UNIT, 5.0, Clock()).result == "swept"  # type: ignore[arg-type]

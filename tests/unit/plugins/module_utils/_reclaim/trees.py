@@ -26,7 +26,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import C
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import unit_views
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import unit_views, units
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import Candidate, ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.machine import Machine
@@ -306,7 +306,7 @@ class Forest:
             return "0::%s/%s\n" % (path, "docker-%s.scope" % ("ab" * 32) if member.container else "")
 
         with mock.patch.object(looking, "cgroup_text", cgroup), mock.patch.object(unit_views, "cgroup_text", cgroup), \
-                mock.patch.object(os, "geteuid", lambda: 0):
+                mock.patch.object(units, "cgroup_text", cgroup), mock.patch.object(os, "geteuid", lambda: 0):
             try:
                 return reclaim(request, machine.ports(user_systemd=lambda uid: users)).to_result()
             except GpuFleetError as exc:

@@ -65,12 +65,19 @@ def snapshot(gpus: Sequence[Gpu]) -> Snapshot:
 
 @dataclass
 class Behaviour:
-    """What a unit does when it is started: after ``load`` seconds it serves, or it fails after ``dies`` seconds."""
+    """What a unit does when it is started: after ``load`` seconds it serves, or it fails after ``dies`` seconds.
+
+    Without ``completes`` a completion ends with the HTTP status ``says``, or in silence. Its engine makes ``rate`` tokens a second, and
+    ``refuses`` is the HTTP status that asking for its models ends with.
+    """
 
     load: float = 1.0
     dies: Optional[float] = None
     served: Optional[str] = None
     completes: bool = True
+    says: Optional[int] = None
+    rate: float = 0.0
+    refuses: Optional[int] = None
     stubborn: bool = False
 
 
@@ -141,7 +148,7 @@ class World:
         if self._now(unit).failed:
             self._end(unit)
 
-    def cgroup_pids(self, unit: str) -> List[int]:
+    def cgroup_pids(self, unit: str, status: Optional[UnitStatus] = None) -> List[int]:
         return []
 
     def available(self) -> Optional[str]:
@@ -183,21 +190,27 @@ class FakeServer:
         found = self._unit()
         if found is None:
             raise ServerError("nothing listens")
+        if found[2].refuses is not None:
+            raise ServerError("%s/v1/models answered HTTP %d: Unauthorized" % (self.url, found[2].refuses), found[2].refuses)
         return [found[1]]
 
     def complete(self, model: str, timeout: float = 60.0) -> CompletionResult:
         found = self._unit()
         ok = found is not None and found[2].completes
+        if found is not None and found[2].says is not None:
+            return CompletionResult(False, "completion", found[2].says, 0.0, "HTTP %d: said so" % found[2].says)
         if not ok:
             self._world.clock.sleep(timeout)
         return CompletionResult(ok, "completion", 200 if ok else None, 0.0, "" if ok else "nothing within %g s" % timeout)
 
     def metrics(self, timeout: float = 5.0) -> Dict[str, float]:
-        if self._unit() is None:
+        found = self._unit()
+        if found is None:
             raise GpuFleetError("nothing listens")
         left = self._world.requests.get(self._port, 0)
         self._world.requests[self._port] = max(0, left - 1)
-        return {"num_requests_running": float(left), "num_requests_waiting": 0.0}
+        made = found[2].rate * self._world.clock.now
+        return {"num_requests_running": float(left), "num_requests_waiting": 0.0, "generation_tokens_total": made}
 
 
 class FakeReader(GpuReader):

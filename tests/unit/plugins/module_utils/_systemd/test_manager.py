@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -123,6 +124,29 @@ def test_pids_of_a_cgroup_in_each_form(tmp_path: Path, mount: str) -> None:
     # An inactive unit has no ControlGroup property any more.
     assert cgroup_pids("vllm-x.service", "", "system.slice", root) == [7, 12, 30]
     assert cgroup_pids("vllm-y.service", "", "", root) == []
+    # A unit that its manager does not know is nowhere, and a user's is below that user's manager.
+    assert cgroup_pids("vllm-x.service", "", "", root) == []
+    assert cgroup_pids("vllm-x.service", "", "system.slice", root, uid=1000) == []
+
+
+@pytest.mark.parametrize(
+    ("uid", "unit_slice", "place"),
+    [
+        (None, "system-a.slice", "system.slice/system-a.slice"),
+        (None, "-.slice", ""),
+        (1000, "app.slice", "user.slice/user-1000.slice/user@1000.service/app.slice"),
+        (1000, "-.slice", "user.slice/user-1000.slice/user@1000.service"),
+    ],
+)
+def test_where_the_processes_of_a_unit_that_is_down_would_be(
+    tmp_path: Path, uid: Optional[int], unit_slice: str, place: str
+) -> None:
+    group = tmp_path / "sys/fs/cgroup" / place / "a@1.service"
+    group.mkdir(parents=True)
+    (group / "cgroup.procs").write_text("7\n", encoding="ascii")
+    shown = {"systemctl show": (0, "Id=a@1.service\nActiveState=inactive\nControlGroup=\nSlice=%s\n" % unit_slice, "")}
+    assert Systemd(ScriptedRunner(shown), root=str(tmp_path), uid=uid).cgroup_pids("a@1.service") == [7]
+    assert Systemd(ScriptedRunner(shown), root=str(tmp_path), uid=7).cgroup_pids("a@1.service") == []
 
 
 def entry(**fields: object) -> str:
