@@ -14,6 +14,7 @@ from .._core.runner import Completed, Runner
 from . import host, raw
 from .lists import plausible
 from .smi_text import (
+    GOOD_EXITS,
     LAST_FIELD,
     OPTIONAL_FIELDS,
     REQUIRED_FIELDS,
@@ -27,12 +28,13 @@ from .smi_text import (
     parse_rows,
     parse_xml,
     refused_field,
+    xml_failure_code,
 )
 
 # Where it is when PATH does not say (a unit's PATH is short).
 _PLACES = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/usr/lib/wsl/lib/nvidia-smi", "/run/current-system/sw/bin/nvidia-smi")
-# Exit statuses: a selection that is none; no GPU (of this selection); the answer is good, but a GPU's infoROM is not.
-_BAD_ARGUMENT, _NO_DEVICES, _INFOROM_CORRUPTED = 2, 6, 14
+# Exit statuses: a selection that is none; no GPU (of this selection).
+_BAD_ARGUMENT, _NO_DEVICES = 2, 6
 # More than this is not used by nobody.
 _IN_USE = 1 << 30
 # Marks a row that does not come from the driver.
@@ -88,7 +90,7 @@ class SmiCollector:
                 continue
             rows = parse_rows(done.stdout, fields)
             # nothing is no answer, also with exit status 0: a driver without GPUs says so
-            return rows, None if rows and done.rc in (0, _INFOROM_CORRUPTED) else done
+            return rows, None if rows and done.rc in GOOD_EXITS else done
 
     def _one_by_one(self, binary: str, only: Optional[FrozenSet[int]], whole: Completed) -> "_Salvage":
         """After the whole query failed: ask each GPU alone, so that a bad one does not hide the others.
@@ -169,7 +171,7 @@ class SmiCollector:
     def _xml(self, binary: str, only: Optional[FrozenSet[int]]) -> Tuple[Details, int]:
         """(what it says, the code that stands for a GPU that is missing there)."""
         done = self._runner.run([binary, "-q", "-x"] + _only(only), timeout=self._timeout)
-        code = raw.HUNG if done.timed_out else raw.BAD_ANSWER if done.ok else _text_code(done)
+        code = raw.HUNG if done.timed_out else xml_failure_code(done.rc, done.stdout, done.stderr)
         return parse_xml(done.stdout) or Details(cuda_code=code), code
 
     def _add(self, gpu: raw.RawGpu, details: Optional[GpuDetails], named: Sequence[raw.RawMig]) -> None:
@@ -195,7 +197,7 @@ class SmiCollector:
         # By CSV: the XML lacks this GPU, or shows nobody on it although it is in use. A list that is not supported looks empty there.
         argv = [binary, "--query-compute-apps=gpu_uuid,pid,used_memory", "--format=csv,noheader,nounits", "-i", str(gpu.index)]
         done = self._runner.run(argv, timeout=self._timeout)
-        if not done.ok:
+        if done.rc not in GOOD_EXITS:
             gpu.processes, gpu.processes_code = None, raw.HUNG if done.timed_out else _text_code(done)
         elif details is None:
             # those that compute; the graphics processes stand nowhere else, so that this is less than all

@@ -24,6 +24,7 @@ _BAD_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 # A process names itself as it likes, and nvidia-smi writes the name as it is. It is not read here, so it is taken out, one line as
 # it is written, and cannot end itself early.
 _PROCESS_NAME = re.compile(r"<process_name>.*?</process_name>[ \t\r]*(?=\n)", re.DOTALL)
+_XML_START, _XML_END = "<?xml", "</nvidia_smi_log>"
 _BARE_AMPERSAND = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]+|#x[0-9a-fA-F]+);)")
 _MIG_LINE = re.compile(r"\s+MIG\s+(?P<profile>\S+)\s+Device\s+(?P<index>\d+):\s+\(UUID:\s*(?P<uuid>[^)]+)\)")
 _GPU_LINE = re.compile(r"GPU\s+(?P<index>\d+):\s+(?P<name>.*?)\s+\(UUID:\s*(?P<uuid>[^)]+)\)")
@@ -45,8 +46,11 @@ _PHRASES: Tuple[Tuple[str, int], ...] = (
     ("n/a", raw.NOT_SUPPORTED),
     ("function not found", raw.FUNCTION_NOT_FOUND),
     ("not found", raw.NOT_FOUND),
+    ("blocked by the operating system", 17),
     ("unknown error", raw.UNKNOWN),
 )
+# The answer is good; also where a GPU's infoROM is not.
+GOOD_EXITS = (0, 14)
 # Exit codes that say something by themselves.
 _EXITS = {3: raw.NOT_SUPPORTED, 4: raw.NO_PERMISSION, 6: raw.NOT_FOUND, 9: raw.DRIVER_NOT_LOADED, 12: raw.LIBRARY_NOT_FOUND,
           13: raw.FUNCTION_NOT_FOUND, 15: raw.GPU_IS_LOST, 18: raw.LIB_RM_VERSION_MISMATCH}
@@ -169,8 +173,7 @@ def parse_xml(text: str) -> Optional[Details]:
     """`nvidia-smi -q -x`; None when it is no XML."""
     from xml.etree import ElementTree  # only here: it costs more than everything else that is imported
 
-    start = text.find("<?xml")
-    clean = _BARE_AMPERSAND.sub("&amp;", _PROCESS_NAME.sub("", _BAD_XML.sub("\ufffd", text[max(start, 0):])))
+    clean = _BARE_AMPERSAND.sub("&amp;", _PROCESS_NAME.sub("", _BAD_XML.sub("\ufffd", _split_xml(text)[0])))
     try:
         root = ElementTree.fromstring(clean)
     except (ElementTree.ParseError, ValueError):
@@ -183,6 +186,21 @@ def parse_xml(text: str) -> Optional[Details]:
         if address is not None:
             details.gpus[address] = _gpu_details(node)
     return details
+
+
+def _split_xml(text: str) -> Tuple[str, str]:
+    """(the document, what stands around it): warnings may come before it, and about an infoROM after it."""
+    start, end = text.find(_XML_START), text.rfind(_XML_END)
+    start, end = max(start, 0), len(text) if end < 0 else end + len(_XML_END)
+    return text[start:end], text[:start] + "\n" + text[end:]
+
+
+def xml_failure_code(rc: Optional[int], out: str, err: str) -> int:
+    """Why `nvidia-smi -q -x` says nothing about a GPU: what it complains of beside the document, which is full of N/A itself."""
+    if rc in GOOD_EXITS:
+        return raw.BAD_ANSWER
+    around = _split_xml(out)[1] if _XML_START in out else out
+    return failure_code(rc, around + "\n" + err)
 
 
 def _gpu_details(node: Any) -> GpuDetails:

@@ -214,6 +214,22 @@ def test_a_host_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert reading.failure is not None and reading.failure.reason == "library_missing"
 
 
+def test_a_warning_about_an_inforom_costs_no_process_list(tmp_path: Path) -> None:
+    """It comes at the end, with an exit status of its own."""
+    warning = "WARNING: infoROM is corrupted at gpu 0000:00:00.0\n"
+
+    def answer(arguments: List[str]) -> Answer:
+        if arguments[0].startswith("--query-compute-apps"):
+            return 14, "GPU-1, 100, 5\n" + warning, ""
+        if arguments[0] == "-q":
+            return 14, xml([0]) + "\n" + warning, ""
+        return 14, row(0, fields_of(arguments)) + row(1, fields_of(arguments)) + warning, ""
+
+    first, second = read(Smi(answer), tmp_path, processes=True).gpus
+    assert (first.processes, first.processes_code) == ([], raw.SUCCESS)
+    assert (second.processes, second.processes_code) == ([raw.RawProcess(100, "C", 5 << 20)], raw.BAD_ANSWER)
+
+
 @pytest.mark.parametrize("kind", ["-q", "--query-compute-apps"])
 @pytest.mark.parametrize(("pid", "mib"), [(100, 17592186044415), (100, 10**9), (100, 1001), (0, 5), (4294967295, 5)])
 def test_an_entry_that_cannot_be_true_is_left_out_and_told(tmp_path: Path, kind: str, pid: int, mib: int) -> None:

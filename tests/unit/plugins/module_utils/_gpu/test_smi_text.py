@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.smi_text import
     parse_rows,
     parse_xml,
     refused_field,
+    xml_failure_code,
 )
 
 MIB = 1 << 20
@@ -77,6 +78,7 @@ def test_nothing_reserved_means_not_told() -> None:
         ("[Not Supported]", 0, raw.NOT_SUPPORTED),
         ("[Unknown Error]", 0, raw.UNKNOWN),
         ("[Insufficient Permissions]", 0, raw.NO_PERMISSION),
+        ("[GPU access blocked by the operating system]", 0, 17),
         ("[GPU is lost]", raw.GPU_IS_LOST, 0),
         ("[GPU requires reset]", raw.RESET_REQUIRED, 0),
     ],
@@ -131,6 +133,7 @@ def test_the_refused_field_is_named() -> None:
         (15, "Unable to determine the device handle for GPU0000:1B:00.0: GPU is lost.  Reboot the system ...", raw.GPU_IS_LOST),
         (255, "Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error", raw.UNKNOWN),
         (255, "Failed to initialize NVML: Unknown Error", raw.UNKNOWN),
+        (255, "Unable to determine the device handle for GPU0000:1B:00.0: GPU access blocked by the operating system", 17),
         (9, "", raw.DRIVER_NOT_LOADED),
         (1, "", raw.UNKNOWN),
         (None, "", raw.UNKNOWN),
@@ -198,6 +201,25 @@ def test_what_is_no_xml_is_none(text: str) -> None:
 def test_lines_before_the_xml_do_not_harm() -> None:
     details = parse_xml("WARNING: infoROM is corrupted\n" + XML)
     assert details is not None and len(details.gpus) == 2
+
+
+def test_lines_after_the_xml_do_not_harm() -> None:
+    assert parse_xml(XML + "WARNING: infoROM is corrupted at gpu 0000:01:00.0\n</x>\n") == parse_xml(XML)
+
+
+@pytest.mark.parametrize(
+    ("rc", "out", "err", "code"),
+    [
+        (0, XML, "", raw.BAD_ANSWER),
+        (14, XML, "WARNING: infoROM is corrupted at gpu 0000:01:00.0\n", raw.BAD_ANSWER),
+        (255, XML.replace("4242", "[Not Supported]"), "", raw.UNKNOWN),
+        (255, XML, "Unable to determine the device handle for GPU0000:21:00.0: GPU is lost.\n", raw.GPU_IS_LOST),
+        (255, XML + "Insufficient Permissions\n", "", raw.NO_PERMISSION),
+        (4, "Failed to initialize NVML: Insufficient Permissions\n", "", raw.NO_PERMISSION),
+    ],
+)
+def test_why_the_xml_is_of_no_use_stands_around_it_not_in_it(rc: int, out: str, err: str, code: int) -> None:
+    assert xml_failure_code(rc, out, err) == code
 
 
 @pytest.mark.parametrize(
