@@ -41,8 +41,11 @@ options:
     description:
       - How the driver is read.
       - V(nvml) calls the driver's library C(libnvidia-ml.so.1); V(nvidia_smi) runs C(nvidia-smi).
-      - V(auto) takes NVML where the Python package C(nvidia-ml-py) (module C(pynvml)) is installed on the host, and falls back to
-        C(nvidia-smi), with the reason in RV(ignore:ansible_facts.gpu_memory.reason_detail).
+      - V(auto) takes NVML where the Python package C(nvidia-ml-py) (module C(pynvml)) is installed on the host, else C(nvidia-smi).
+      - V(auto) also falls back to C(nvidia-smi) where NVML can't be used because its library is missing, crashes or fails with an
+        error of its own, and C(nvidia-smi) can read the GPUs all the same. It does not where NVML ends in V(driver_hung),
+        V(permission), V(no_driver) or V(driver_library_mismatch); C(nvidia-smi) asks the same driver and would meet the same.
+      - Why it was C(nvidia-smi) stands in RV(ignore:ansible_facts.gpu_memory.reason_detail).
     type: str
     choices:
       - auto
@@ -215,7 +218,9 @@ ansible_facts:
               type: int
               sample: 7196
             reserved_mib:
-              description: What the driver keeps for itself, MiB; C(null) where it is counted as used.
+              description:
+                - What the driver keeps for itself, MiB; C(null) where it is counted as used. C(nvidia-smi) writes C(0) there too, so
+                  that through it C(0) is C(null).
               type: int
               sample: 638
             unattributed_mib:
