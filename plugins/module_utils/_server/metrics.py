@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Dict
+from typing import Dict, Mapping, Optional
 
+# What an engine has made; `_PROGRESS` stands still in one that hangs. Others move without it: prompts may be counted when they
+# arrive, those of whoever only looks among them, and a request that its client gives up counts as ended.
+MADE = "generation_tokens_total"
+_PROGRESS = (MADE, "iteration_tokens_total_count")
 _SAMPLE = re.compile(r"^vllm:([A-Za-z0-9_:]+)(?:\{.*\})?\s+(\S+)(?:\s+-?\d+)?$")
 
 
@@ -34,3 +38,9 @@ def parse_metrics(text: str) -> Dict[str, float]:
         else:
             found[name] = found.get(name, 0.0) + value
     return found
+
+
+def engine_moved(before: Mapping[str, float], after: Mapping[str, float]) -> Optional[bool]:
+    """Whether an engine finished a step between two readings of its metrics; None where they do not say."""
+    known = [name for name in _PROGRESS if name in before and name in after]
+    return any(after[name] > before[name] for name in known) if known else None

@@ -25,7 +25,7 @@ from .memory import Need, free_limits
 from .outcome import Stopped, Undo
 from .plan import Rival
 from .ports import Ports
-from .ready import Target, wait_ready
+from .ready import UNWELL_FOR_S, NotReady, Target, wait_ready
 from .request import Request
 
 # A unit of which only systemd knows whether it works has to stay up this long.
@@ -205,14 +205,24 @@ class Rollback:
                 self._undone.serves = True
             return
 
+        again = "" if service.unit in self._kept else " again"
+        said = "%s serves %s%s" % (service.unit, service.served_name, again)
+
         def serve() -> None:
+            nonlocal said
             target = Target(service.unit, service.served_name, server_of(service, self._ports), self._request.smoke)
             restarts = systemd.status(service.unit).n_restarts
-            wait_ready(target, systemd, clock, max(1.0, deadline.remaining), restarts, self._log.seen)
+            try:
+                wait_ready(target, systemd, clock, max(1.0, deadline.remaining), restarts, self._log.seen, UNWELL_FOR_S)
+            except NotReady as exc:
+                # It serves others, or those who have its key. Nothing more can be put back, and it is told as what it is.
+                if not exc.busy and not exc.refused:
+                    raise
+                why = "too busy to answer" if exc.busy else "but it refuses the API key of its own declaration"
+                said = "%s runs%s, %s (%s)" % (service.unit, again, why, exc.unwell.detail.rstrip(".") if exc.unwell else "")
 
         if self._try("%s does not serve %s again" % (service.unit, service.served_name), serve):
-            again = "" if service.unit in self._kept else " again"
-            self._undone.said.append("%s serves %s%s" % (service.unit, service.served_name, again))
+            self._undone.said.append(said)
             self._undone.serves = True
 
     def _steady(self, unit: str) -> None:

@@ -338,6 +338,11 @@ class Transaction:
             return "An unforeseen fault (%s: %s). Please report it, with the result's `exception`." % (type(cause).__name__, cause)
         if not isinstance(cause, NotReady):
             return cause.msg
+        if cause.advice is not None:  # what it answers says it all
+            from .._diagnosis.classify import Diagnosis
+
+            self.outcome.diagnosis = Diagnosis("unknown", cause.msg, (), cause.advice).to_result()
+            return "%s %s" % (_sentence(cause.msg), cause.advice)
         from .explain import explain  # a lot of code for what seldom happens
 
         diagnosis = explain(cause, self._look, self._ports)

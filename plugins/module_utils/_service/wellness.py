@@ -17,6 +17,7 @@ from .._core.clock import Clock, Deadline
 from .._core.errors import GpuFleetError
 from .._gpu.types import Gpu, Snapshot
 from .._server.http import Server
+from .._server.metrics import MADE, engine_moved
 from .._server.ready import ReadyState
 from .ready import KEY_ADVICE, Target, probe
 from .request import FREE_MAX_USED_MIB
@@ -27,10 +28,6 @@ _FIRST_LOOK_S = 5.0
 _SECOND_LOOK_S = 4.0
 _PAUSE_S = 1.0
 _METRICS_S = 1.0
-# They stand still in an engine that hangs. Others move without it: prompts may be counted when they arrive, those of this very look
-# among them, and a request that its client gives up counts as ended.
-_MADE = "generation_tokens_total"
-_PROGRESS = (_MADE, "iteration_tokens_total_count")
 _IN_FLIGHT = ("num_requests_running", "num_requests_waiting")
 
 
@@ -76,10 +73,9 @@ def _judged(
 ) -> Wellness:
     """``seconds`` lie between the two readings of the metrics."""
     refused = next((one for one in (seen, first) if one.refused), None)
-    known = [name for name in _PROGRESS if name in before and name in after]
-    moves = any(after[name] > before[name] for name in known)
+    moves = engine_moved(before, after)
     if moves and refused is None:
-        made = max(0.0, after.get(_MADE, 0.0) - before.get(_MADE, 0.0))
+        made = max(0.0, after.get(MADE, 0.0) - before.get(MADE, 0.0))
         text = "%s is left as it is: its engine works (%d tokens within %.0f s%s), but it did not answer this run: %s"
         return Wellness(seen, doubt=text % (unit, made, seconds, _in_flight(after), seen.detail))
     # One wrong answer is none twice: a server under load times out on one request and refuses the next.
@@ -90,7 +86,9 @@ def _judged(
     if refused is not None:
         text = "%s is left as it is: it answers, but it refuses the API key of this declaration, so that it was not seen to serve (%s). %s"
         return Wellness(seen, doubt=text % (unit, refused.detail.rstrip("."), KEY_ADVICE))
-    stands = "its engine finished no step within %.0f s%s" % (seconds, _in_flight(after)) if known else "its metrics say nothing"
+    stands = "its metrics say nothing"
+    if moves is not None:
+        stands = "its engine finished no step within %.0f s%s" % (seconds, _in_flight(after))
     said = seen.detail.rstrip(".")
     if not seen.silent or not first.silent:
         said = "first %s, then %s" % (first.detail.rstrip("."), said)

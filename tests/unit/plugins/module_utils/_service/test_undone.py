@@ -85,3 +85,42 @@ def test_a_rivals_own_drain_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
     swap.world.units[OLD] = status(OLD, "active", unit_file_state="enabled", timeout_stop=declared)
     swap.run()
     assert asked == [waited]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        (Behaviour(completes=False, rate=900.0), "runs again, too busy to answer"),
+        (Behaviour(completes=False, says=503, rate=900.0), "runs again, too busy to answer"),
+        (Behaviour(refuses=401), "runs again, but it refuses the API key of its own declaration"),
+    ],
+)
+def test_an_old_server_that_works_and_does_not_answer_us_is_no_failed_roll_back(
+    tmp_path: Path, behaviour: Behaviour, words: str
+) -> None:
+    swap = failing(tmp_path)
+    swap.world.behaviours[OLD] = behaviour
+    begun = swap.world.clock.now
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "Rolled back: %s %s" % (OLD, words) in failure.value.msg
+    assert "PUTTING BACK" not in failure.value.msg and "serve nothing" not in failure.value.msg
+    assert swap.outcome.rolled_back and swap.outcome.timings["downtime"] is not None
+    assert swap.world.clock.now - begun < 400
+
+
+def test_an_old_server_whose_engine_stands_still_is_a_failed_roll_back(tmp_path: Path) -> None:
+    swap = failing(tmp_path)
+    swap.world.behaviours[OLD] = Behaviour(completes=False, says=503)
+    with pytest.raises(GpuFleetError, match="PUTTING BACK"):
+        swap.run()
+
+
+def test_a_new_server_that_refuses_our_key_fails_with_where_the_key_belongs(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.world.behaviours[NEW] = Behaviour(refuses=401)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "secrets.VLLM_API_KEY" in failure.value.msg and "journal" not in failure.value.msg
+    assert swap.outcome.diagnosis is not None and "secrets.VLLM_API_KEY" in swap.outcome.diagnosis["advice"]
+    assert "%s serves old again" % OLD in failure.value.msg

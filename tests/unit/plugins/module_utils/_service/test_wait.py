@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import NoAnswer
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import NotReady, Target, wait_ready
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import Behaviour, World, status
 
 UNIT = "vllm-new.service"
 
 
-def given_up(behaviour: Behaviour, timeout: float = 1800.0) -> tuple[NotReady, float]:
+def given_up(behaviour: Behaviour, timeout: float = 1800.0, metrics: Any = None) -> tuple[NotReady, float]:
     world = World(units={UNIT: status(UNIT, "active")}, behaviours={UNIT: behaviour})
     world.started_at[UNIT] = world.clock.now
     server: Any = world.server("", 8000)
+    server.metrics = metrics or server.metrics
     begun = world.clock.now
     with pytest.raises(NotReady) as failure:
         wait_ready(Target(UNIT, "new", server), world, world.clock, timeout, 0)  # type: ignore[arg-type]
@@ -51,6 +53,64 @@ def test_completions_that_fail_are_given_up_after_a_while() -> None:
     failure, took = given_up(Behaviour(load=40.0, completes=False))
     assert failure.unwell is not None and failure.unwell.stage == "completion" and not failure.unwell.other_name
     assert took < 400, took
+
+
+FLOODED = [Behaviour(load=40.0, completes=False, says=says, rate=900.0) for says in (None, 429, 503)]
+
+
+@pytest.mark.parametrize("behaviour", FLOODED, ids=["silent", "429", "503"])
+def test_one_that_is_flooded_from_the_start_is_waited_for_to_the_end(behaviour: Behaviour) -> None:
+    failure, took = given_up(behaviour)
+    assert 1800 <= took < 1810 and failure.busy, (took, failure.msg)
+    assert "too busy to answer" in failure.msg and failure.advice is not None and "ready_timeout" in failure.advice
+
+
+@pytest.mark.parametrize("behaviour", FLOODED, ids=["silent", "429", "503"])
+def test_one_that_is_flooded_serves_once_it_answers(behaviour: Behaviour) -> None:
+    world = World(units={UNIT: status(UNIT, "active")}, behaviours={UNIT: behaviour})
+    world.started_at[UNIT] = world.clock.now
+    server: Any = world.server("", 8000)
+
+    def calm(*_seen: object) -> None:
+        if world.clock.now > 1000.0 + 600.0:
+            world.behaviours[UNIT] = Behaviour(load=40.0)
+
+    assert wait_ready(Target(UNIT, "new", server), world, world.clock, 1800.0, 0, calm).ready  # type: ignore[arg-type]
+    assert 600 <= world.clock.now - 1000.0 < 900
+
+
+@pytest.mark.parametrize("behaviour", FLOODED, ids=["silent", "429", "503"])
+def test_metrics_that_are_late_once_in_a_while_are_no_engine_that_stands_still(behaviour: Behaviour) -> None:
+    asked = 0
+
+    def now_and_then(_timeout: float) -> dict[str, float]:
+        nonlocal asked
+        asked += 1
+        if asked % 3 == 0:
+            raise NoAnswer("/metrics gave no answer")
+        return {"generation_tokens_total": float(asked)}
+
+    failure, took = given_up(behaviour, metrics=now_and_then)
+    assert took >= 1800 and failure.busy, (took, failure.msg)
+
+
+@pytest.mark.parametrize("says", [429, 503])
+def test_one_that_puts_us_off_while_its_engine_stands_still_is_given_up(says: int) -> None:
+    failure, took = given_up(Behaviour(load=40.0, completes=False, says=says))
+    assert not failure.busy and failure.advice is None and 100 <= took < 105, took
+
+
+def test_one_whose_engine_works_and_answers_wrongly_is_given_up_all_the_same() -> None:
+    failure, took = given_up(Behaviour(load=40.0, completes=False, says=500, rate=900.0))
+    assert not failure.busy and 100 <= took < 105, took
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_one_that_refuses_our_key_is_given_up_in_seconds_and_told_of_its_key(code: int) -> None:
+    failure, took = given_up(Behaviour(load=40.0, refuses=code))
+    assert failure.refused and not failure.busy and 40 < took < 60
+    assert "refuses the API key" in failure.msg and "HTTP %d" % code in failure.msg
+    assert failure.advice is not None and "secrets.VLLM_API_KEY" in failure.advice
 
 
 def test_one_that_still_loads_when_its_time_is_over_is_not_unwell() -> None:
