@@ -22,7 +22,7 @@ _EVIDENCE_LENGTH = 400
 _HEAD, _TAIL = 3000, 1000
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # (Worker_TP0 pid=123) ERROR 11-29 15:44:21 [core.py:708] the text
-_PROCESS = re.compile(r"^\((?P<who>[\w ./-]+?)(?: pid=\d+)?\)\s?")
+_PROCESS = re.compile(r"^\((?P<who>[\w ./-]+?)(?: rank=\d+)?(?: pid=(?P<pid>\d+))?\)\s?")
 # Other programs' loggers give no time: "WARNING: the text", "INFO:     the text", "WARNING:root:the text".
 _LEVEL = re.compile(
     r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\s+[\d-]+ [\d:]+(?:\.\d+)? (?:\[[^\]]*\])?\s?|(?::|\s+)\s*(?=\S))"
@@ -40,9 +40,16 @@ _SECOND_HAND = re.compile(
     r"EngineDeadError|EngineCore encountered (a fatal error|an issue)|Main process exited|Failed with result|"
     r"Scheduled restart job|Worker proc \S+ died unexpectedly"
 )
-# Before this line the weights are loaded; after it the memory goes to warm-up, graphs and cache.
+# Before this line the weights are loaded; after it the memory goes to warm-up, graphs and cache. "Loading weights took" is none of
+# them: what repacks quantised weights on the GPU comes after it.
 _LOADED = re.compile(
-    r"Model loading took|Loading weights took|init engine|Available KV cache memory|torch\.compile took"
+    r"Model loading took|init engine|Available KV cache memory|torch\.compile took"
+)
+# PyTorch's count of those who share the GPU with the process that failed.
+_OTHER_PROCESS = re.compile(r"Process (?P<pid>\d+) has (?P<gib>[\d.]+) GiB memory in use")
+# How torch.distributed, ZeroMQ, asyncio and gRPC write the address that they could not have.
+_PORT = re.compile(
+    r"\bport[:= ]+(\d+)|\b(?:tcp|https?)://\S*?:(\d+)|\]:(\d+)|['\"], (\d+)[,)]|(?:localhost|\d+\.\d+\.\d+\.\d+):(\d+)", re.IGNORECASE
 )
 _HARMLESS = ("DEBUG", "INFO", "WARNING")
 _PROGRESS = re.compile(
@@ -107,6 +114,7 @@ def _by_rule(rule: Rule, hit: Tuple[int, Match[str]], read: List[_Line], context
         return _out_of_memory(read, index, evidence)
     values = {name: value or "" for name, value in match.groupdict().items()}
     values["what"] = values.get("what", "").strip()
+    values["path"] = values.get("path") or "a directory that its line does not name"
     summary = rule.summary.format(**values).strip()
     advice = rule.advice.format(**values) if _complete(rule.advice, values) else _shortened(rule.advice, values)
     if rule.kind == "oom_warmup" and values.get("seqs") and context.vocab_size:
@@ -117,26 +125,59 @@ def _by_rule(rule: Rule, hit: Tuple[int, Match[str]], read: List[_Line], context
             context.vocab_size,
             advice,
         )
-    if rule.kind == "port_in_use" and context.port:
-        summary = "another process listens on port %d" % context.port
-        advice = "Find it with `ss -ltnp 'sport = :%d'` and stop it, or give the service another port." % context.port
+    if rule.kind == "port_in_use":
+        summary, advice = _port_in_use(rule, read[index], context.port)
     return Diagnosis(rule.kind, summary, evidence, advice)
 
 
+def _port_in_use(rule: Rule, line: _Line, own: Optional[int]) -> Tuple[str, str]:
+    """Which port it is: a server has more than the one that it serves on, and only the API server binds that one."""
+    named = _PORT.search(line.text)
+    port = int(next(number for number in named.groups() if number)) if named is not None else None
+    if port is None and "ZMQ" not in line.text and not line.who.startswith(("EngineCore", "Worker", "DP")):
+        port = own
+    if port is None:
+        return rule.summary, "Find it with `ss -ltnp` and stop it. The journal does not say which port it is."
+    find = "Find it with `ss -ltnp 'sport = :%d'` and stop it, or give the service another port" % port
+    if own is None or port == own:
+        return "another process listens on port %d" % port, find + "."
+    return (
+        "another process listens on port %d, which the server needs beside its own" % port,
+        find + " there: by the argument that names it (such as master_port, data_parallel_rpc_port or kv_events_config), "
+        "or by VLLM_PORT in env, from which on it looks for free ones.",
+    )
+
+
 def _out_of_memory(read: List[_Line], index: int, evidence: Tuple[str, ...]) -> Diagnosis:
-    if any(_LOADED.search(line.text) for line in read[:index]):
+    line = read[index]
+    others = _sharing(read, line)
+    if any(_LOADED.search(other.text) and _tells_of(other.who, line.who) for other in read[:index]):
         return Diagnosis(
             "oom_warmup",
-            "a GPU ran out of memory after the weights were loaded, while the server warmed up",
+            "a GPU ran out of memory after the weights were loaded, while the server warmed up" + others,
             evidence,
             "Lower max_num_seqs, max_num_batched_tokens or gpu_memory_utilization, so that more is left beside the cache.",
         )
     return Diagnosis(
         "oom_load",
-        "the model's weights do not fit into the GPUs' memory",
+        "the model's weights do not fit into the GPUs' memory" + others,
         evidence,
         "Use more GPUs (tensor_parallel_size), a quantised form of the model, or free what else is on these GPUs.",
     )
+
+
+def _tells_of(who: str, failed: str) -> bool:
+    """Whether a line of ``who`` says how far ``failed`` had come: the same process, or one whose word it only passes on."""
+    if who == failed or not failed.startswith(("Worker", "VllmWorker", "EngineCore")):
+        return True
+    return failed.startswith("EngineCore") and who.startswith(("Worker", "VllmWorker"))
+
+
+def _sharing(read: List[_Line], line: _Line) -> str:
+    """Who else was on the GPU, by PyTorch's count, without the server's own processes."""
+    own = {found.group("pid") for found in (_PROCESS.match(other.raw) for other in read) if found is not None}
+    found = {match.group("pid"): match.group("gib") for match in _OTHER_PROCESS.finditer(line.text) if match.group("pid") not in own}
+    return "".join("; process %s held %s GiB of it" % (pid, gib) for pid, gib in found.items())
 
 
 def _without_rule(read: List[_Line], context: DiagnosisContext) -> Diagnosis:
@@ -199,10 +240,10 @@ def _first(rule: Rule, read: List[_Line]) -> Optional[Tuple[int, Match[str]]]:
     """The first line that the rule matches: what was said before what was quoted of the program's source."""
     for quoted in (False, True):
         for index, line in enumerate(read):
-            if line.source != quoted or (line.level in _HARMLESS and not rule.any_level):
+            if line.source != quoted or line.text.startswith('File "') or (line.level in _HARMLESS and not rule.any_level):
                 continue
             match = rule.pattern.search(line.text)
-            if match is not None and not (rule.kind == "oom" and _handled(read, index, rule)):
+            if match is not None and not (rule.survivable and _handled(read, index, rule)):
                 return index, match
     return None
 

@@ -5,7 +5,8 @@
 
 Read from the top: the first rule with a matching line decides, so the exact ones stand before the general ones. A rule
 sees no line that the server logged as information or warning, unless ``any_level`` says so: "Address already in use"
-is harmless there. Named groups of the pattern can be used in the texts.
+is harmless there. None sees where a traceback's frame stands in a file: a path is no statement. Named groups of the
+pattern can be used in the texts.
 
 Sources of the texts: vLLM 0.8 to 0.33, PyTorch, transformers and huggingface_hub as they print through it, CPython.
 """
@@ -47,10 +48,13 @@ class Rule:
     advice: str
     any_level: bool = False
     follow: int = 0  # lines after the match that belong to it
+    survivable: bool = False  # a server may say so, get over it, and end by another exception
 
 
-def _rule(kind: str, pattern: str, summary: str, advice: str, any_level: bool = False, follow: int = 0) -> Rule:
-    return Rule(kind, re.compile(pattern, re.IGNORECASE), summary, advice, any_level, follow)
+def _rule(
+    kind: str, pattern: str, summary: str, advice: str, any_level: bool = False, follow: int = 0, survivable: bool = False
+) -> Rule:
+    return Rule(kind, re.compile(pattern, re.IGNORECASE), summary, advice, any_level, follow, survivable)
 
 
 _OTHER_SIZES = "Choose a tensor_parallel_size that divides; the preflight lists the ones that work."
@@ -58,6 +62,7 @@ _COMPILE_CACHE = (
     "Remove the service's own compile caches (cache/ below its home directory) and start it again: they are made anew "
     "while it loads."
 )
+_HOST_MEMORY = "Give the host more memory or swap, lower cpu_offload_gb, or load with fewer processes at once."
 _DRIVER = (
     "Look at `nvidia-smi` and `dmesg` on the host; after an update of the driver's packages the host needs a reboot."
 )
@@ -159,11 +164,37 @@ RULES: Tuple[Rule, ...] = (
         "the parallel sizes need {size} GPUs, and the service sees {gpus}",
         "Give the service {size} GPUs in gpus, or set smaller parallel sizes.",
     ),
+    _rule(
+        "bad_argument",
+        r"Please pass the argument .?trust_remote_code|setting .?trust_remote_code.?=.?True|set the option .?trust_remote_code",
+        "the model brings code of its own, and the server may not run it",
+        "Read the Python files beside the model; if they may run with the service's rights, set args.trust_remote_code: true.",
+    ),
+    _rule(
+        "bad_argument",
+        r"quantization method (?P<what>[\w.-]+) is not supported for the current GPU"
+        r"(?:.*?Minimum capability: (?P<least>\d+))?(?:.*?Current capability: (?P<have>\d+))?",
+        "this GPU can't compute the quantisation {what}",
+        "It needs compute capability {least} (89 means 8.9), and the GPU has {have}. "
+        "Take the model in another quantisation or none, or run it on newer GPUs.",
+    ),
+    _rule(
+        "bad_argument",
+        r"Bfloat16 is only supported on GPUs with compute capability",
+        "this GPU can't compute with bfloat16, which the model or args.dtype asks for",
+        "Set args.dtype: half, or run it on GPUs with compute capability 8.0 or more.",
+    ),
+    _rule(
+        "bad_argument",
+        r"LoRA rank (?P<rank>\d+) is greater than max_lora_rank (?P<most>\d+)",
+        "an adapter has LoRA rank {rank}, and max_lora_rank is {most}",
+        "Set args.max_lora_rank to {rank}, or the next value above it that vLLM takes (`vllm serve --help=max-lora-rank`).",
+    ),
     # The host.
     _rule(
         "port_in_use",
-        r"Errno 98\]|Address already in use|error while attempting to bind on address",
-        "another process listens on the service's port",
+        r"Errno 98\]|Address already in use|EADDRINUSE|error while attempting to bind on address",
+        "another process listens on a port that the server needs",
         "Find it with `ss -ltnp` and stop it, or give the service another port.",
     ),
     _rule(
@@ -227,6 +258,30 @@ RULES: Tuple[Rule, ...] = (
     ),
     _rule(
         "model_missing",
+        r"Can't load (?P<what>tokenizer|image processor|feature extractor|processor|video processor) for '(?P<path>[^']+)'",
+        "there is no {what} that could be loaded in {path}",
+        "The model's directory lacks files of its {what}, or they can't be read: fetch the model again, or name a place that has "
+        "them (args.tokenizer for a tokenizer).",
+    ),
+    # Where the server writes, or may not.
+    _rule(
+        "unknown",
+        r"Permission ?(Error|denied).*?'?(?P<path>/[^\s'\":]*(?:torch_compile_cache|torch_aot_compile|torchinductor|cache/triton/|\.triton/)[^\s'\":]*)",
+        "the service's user may not use {path}, a cache of compiled code",
+        "It belongs to another user: remove it or give it to the service's user. If it lies outside the service's home, let the variable "
+        "in env that names it point elsewhere.",
+        survivable=True,
+    ),
+    _rule(
+        "unknown",
+        r"(Read-only file system|Errno 30\])(?:[^/]*?'?(?P<path>/[^\s'\":]+))?",
+        "the server may not write to {path}",
+        "The unit lets it write below its home, and where download_dir and the variables of caches point. "
+        "Add the directory to unit_options.Service.ReadWritePaths, or have it written elsewhere.",
+        survivable=True,
+    ),
+    _rule(
+        "model_missing",
         r"PermissionError: .*(/models?/|\.safetensors|config\.json|tokenizer)",
         "the service's user may not read the model",
         "Give the service's user read access to the model directory and every directory above it.",
@@ -249,15 +304,22 @@ RULES: Tuple[Rule, ...] = (
     ),
     _rule(
         "host_oom",
-        r"killed by the OOM killer|Failed with result 'oom-kill'|DefaultCPUAllocator: (can't|not enough)"
-        r"|Out of memory: Killed process|Cannot allocate memory|^MemoryError",
+        r"killed by the OOM killer|Failed with result 'oom-kill'|Out of memory: Killed process",
         "the host ran out of main memory",
-        "Give the host more memory or swap, lower cpu_offload_gb, or load with fewer processes at once.",
-        any_level=True,
+        _HOST_MEMORY,
     ),
     _rule(
         "host_oom",
-        r"insufficient shared memory|No space left on device.*/dev/shm|Bus error",
+        r"DefaultCPUAllocator: (can't|not enough)|Cannot allocate memory|^MemoryError",
+        "the host ran out of main memory",
+        _HOST_MEMORY,
+        survivable=True,
+    ),
+    # NCCL names the file before the error, Python after it; Python's own segments are named without their directory.
+    _rule(
+        "host_oom",
+        r"insufficient shared memory|No space left on device.*/dev/shm|/dev/shm/.*No space left on device|Bus error"
+        r"|(No space left on device|Errno 28\]).*'/?(psm_|sem\.|mp-|vllm_offload_)",
         "shared memory (/dev/shm) ran out",
         "Enlarge /dev/shm, or remove what crashed servers left there (gpufleet.vllm.gpu_reclaim with clean_shm).",
     ),
@@ -267,6 +329,7 @@ RULES: Tuple[Rule, ...] = (
         r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|cudaErrorMemoryAllocation|HIP out of memory",
         "a GPU ran out of memory",
         "",
+        survivable=True,
     ),
     # Before the caches: it is there that a full disk is met first.
     _rule(
@@ -275,25 +338,38 @@ RULES: Tuple[Rule, ...] = (
         "a file system is full",
         "Find it with `df -h` and `df -i`, and make room: the service writes below its home directory and to /tmp.",
     ),
+    # Before the caches as well: whoever can't compile fails inside of the compiler's own exceptions.
+    _rule(
+        "unknown",
+        r"No such file or directory: '?(?:\S*/)?(?P<tool>ninja|nvcc|gcc|cc|c\+\+|g\+\+)(?![\w./-])|(?P<one>Ninja) is required|Failed to find C compiler"
+        r"|No working C\+\+ compiler found|InvalidCxxCompiler|Could not find nvcc|(?P<two>nvcc): (command )?not found"
+        r"|CUDA_HOME environment variable is not set",
+        "a tool that compiles kernels at start is missing on the service's PATH",
+        "Install ninja into the virtual environment, and a C compiler (gcc, g++) and CUDA's nvcc on the host.",
+    ),
+    _rule(
+        "unknown",
+        r"Python\.h: No such file",
+        "the headers of Python are missing, with which kernels are compiled at start",
+        "Install them for the Python of the virtual environment: the package python3-dev, or python3-devel.",
+    ),
+    # Only what says of a file that it is damaged: an exception of the compiler, or one that passed through compiled code, does not.
     _rule(
         "compile_cache",
-        r"Expected tensors only, but got|torch_compile_cache|torch_aot_compile|/(torchinductor|triton)/.*"
-        r"(Error|too short|No such file|corrupt)|file too short|(Error|Exception).*(inductor|aot_?autograd|fx_?graph) cache"
-        r"|Failed to (load|deserialize) .*(cache|compiled)|BackendCompilerFailed|InductorError",
+        r"Expected tensors only, but got|file too short|(Error|Exception).*(inductor|aot_?autograd|fx_?graph) cache"
+        r"|Failed to (load|deserialize) .*(cache|compiled)"
+        r"|(torch_compile_cache|torch_aot_compile|torchinductor|cache/triton/|\.triton/).{0,160}"
+        r"(too short|truncated|corrupt|invalid ELF header|No such file)"
+        r"|(too short|truncated|corrupt|invalid ELF header|No such file).{0,160}"
+        r"(torch_compile_cache|torch_aot_compile|torchinductor|cache/triton/|\.triton/)",
         "a compiled kernel or graph could not be used",
         _COMPILE_CACHE,
+        survivable=True,
     ),
 )
 
 # Not the contract's kinds, but worth saying: the summary is exact, the kind is "unknown".
 SIDE_RULES: Tuple[Rule, ...] = (
-    _rule(
-        "unknown",
-        r"No such file or directory: '?(?P<tool>ninja|nvcc|gcc|cc|c\+\+)'?|(?P<one>Ninja) is required|Failed to find C compiler"
-        r"|Could not find nvcc|(?P<two>nvcc): (command )?not found|CUDA_HOME environment variable is not set",
-        "a tool that compiles kernels at start is missing on the service's PATH",
-        "Install ninja into the virtual environment, and a C compiler and CUDA's nvcc on the host.",
-    ),
     _rule(
         "unknown",
         r"getpwuid\(\): uid not found|Failed to determine user credentials|status=217/USER|status=216/GROUP",

@@ -55,6 +55,28 @@ SAID = {
     "timeout__still_loading": ("72% Completed", "Loading safetensors", "ready_timeout"),
     "unknown__named": ("KeyError", "KeyError", "journalctl"),
     "unknown__ninja": ("compiles kernels", "'ninja'", "Install ninja"),
+    "unknown__no_c_compiler": ("compiles kernels", "Failed to find C compiler", "gcc"),
+    "unknown__no_cxx_compiler": ("compiles kernels", "InvalidCxxCompiler", "g++"),
+    "unknown__no_python_headers": ("headers of Python", "Python.h", "python3-dev"),
+    "unknown__illegal_access_in_a_graph": ("illegal memory access", "illegal memory access", "journalctl"),
+    "unknown__nccl_in_a_graph": ("NCCL", "unhandled cuda error", "NCCL_DEBUG"),
+    "unknown__sizes_in_a_graph": ("The size of tensor a", "must match", "journalctl"),
+    "unknown__inductor_of_no_cache": ("BackendCompilerFailed", "BackendCompilerFailed", "journalctl"),
+    "unknown__cache_of_another_user": ("may not use /var/lib/vllm/minimax-m2.5/cache/vllm/torch_comp", "Errno 13", "another user"),
+    "unknown__read_only": ("may not write to /data/vllm/torch_compile_cache/1f0c2b", "Errno 30", "unit_options.Service.ReadWritePaths"),
+    "unknown__memory_lock_got_over": ("KeyError", "KeyError", "journalctl"),
+    "port_in_use__rendezvous": ("port 29500, which the server needs beside", "EADDRINUSE", "sport = :29500"),
+    "port_in_use__events": ("port 5557", "ZMQError", "kv_events_config"),
+    "host_oom__nccl_segment": ("/dev/shm", "failed to extend", "Enlarge /dev/shm"),
+    "host_oom__python_segment": ("/dev/shm", "psm_9f2c1a7b", "clean_shm"),
+    "bad_argument__custom_code": ("code of its own", "trust_remote_code", "args.trust_remote_code: true"),
+    "bad_argument__custom_config": ("code of its own", "trust_remote_code", "args.trust_remote_code: true"),
+    "bad_argument__quantization_of_newer_gpus": ("quantisation fp8", "fp8", "capability 89 (89 means 8.9), and the GPU has 80"),
+    "bad_argument__bfloat16": ("bfloat16", "Tesla T4", "args.dtype: half"),
+    "bad_argument__lora_rank": ("rank 64, and max_lora_rank is 16", "LoRA rank 64", "max_lora_rank to 64"),
+    "model_missing__no_tokenizer": ("no tokenizer that could be loaded in /models/MiniMax-M2.5", "Can't load", "args.tokenizer"),
+    "oom_load__repacking": ("weights do not fit", "Tried to allocate 1.50 GiB", "tensor_parallel_size"),
+    "oom_load__beside_a_loaded_one": ("fit into the GPUs' memory; process 7777 held 70.0 GiB of it", "Worker_TP1", "free what else"),
     "unknown__no_executable": ("can't be executed", "Failed to locate executable", "executable"),
 }
 
@@ -181,7 +203,11 @@ def test_many_lines_of_many_processes_around_it_change_nothing(path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "text", ["a", "Error ", "heads ", "/triton/", "(Error ", "Failed to load ", "\x1b[1m", "Model architectures ", "\ufffd"]
+    "text",
+    [
+        "a", "Error ", "heads ", "/triton/", "(Error ", "Failed to load ", "\x1b[1m", "Model architectures ", "\ufffd", "/cache/triton/",
+        "No such file ", "Permission denied ", "Permission denied /", "/torchinductor", "quantization method ", "/dev/shm/", "1.1.1.1:",
+    ],
 )
 def test_a_line_without_end_is_read_in_no_time(text: str) -> None:
     begun = time.monotonic()
