@@ -51,7 +51,7 @@ def test_a_hung_driver_is_given_up_and_never_taken_for_free(reading: Reading, ba
     reading.driver.gpus.hang(call, ignore_term=True)
     facts = reading.one(backend, timeout=1.0)
     assert (facts["available"], facts["reason"], facts["free_mib"]) == (False, "driver_hung", None)
-    assert reading.took[0] < 6
+    assert reading.took[0] < 9  # eight GPUs that are asked one after the other, with less and less patience
 
 
 def test_an_optional_call_that_hangs_costs_only_its_value(reading: Reading) -> None:
@@ -59,7 +59,31 @@ def test_an_optional_call_that_hangs_costs_only_its_value(reading: Reading) -> N
     facts = reading.one("nvml", timeout=0.5)
     assert facts["available"] and not states(facts)
     assert [gpu["utilization_percent"] for gpu in facts["gpus"]] == [None] * 8
-    assert facts["free_mib"] and reading.took[0] < 4
+    assert facts["free_mib"] and reading.took[0] < 8
+
+
+@pytest.mark.parametrize("bad", [(2, 5), (0, 1, 2, 3), (0, 2, 3, 4, 5, 7)])
+@pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo*", "nvmlDeviceGetHandleByIndex*"])
+@pytest.mark.parametrize("crash", [False, True], ids=["hang", "crash"])
+def test_several_bad_gpus_do_not_hide_the_good_ones(reading: Reading, call: str, bad: tuple[int, ...], crash: bool) -> None:
+    """Whatever stands behind one dead switch is lost one after the other; that is not the whole driver."""
+    for index in bad:
+        if crash:
+            reading.driver.gpus.fail(call, None, gpu=index, crash=True)
+        else:
+            reading.driver.gpus.hang(call, gpu=index)
+    facts = reading.one("nvml", processes=False, timeout=1.0)
+    assert facts["available"] and states(facts) == dict.fromkeys(bad, "error")
+    assert all(gpu["free_mib"] == 97247 for gpu in facts["gpus"] if gpu["index"] not in bad)
+    assert reading.took[0] < 9
+
+
+def test_two_optional_calls_that_hang_cost_no_gpu(reading: Reading) -> None:
+    for call in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetComputeMode"):
+        reading.driver.gpus.hang(call)
+    facts = reading.one("nvml", timeout=0.5)
+    assert facts["available"] and not states(facts) and facts["free_mib"] == 777976
+    assert [(gpu["utilization_percent"], gpu["compute_mode"]) for gpu in facts["gpus"]] == [(None, None)] * 8
 
 
 def test_an_unselected_gpu_that_hangs_costs_nothing(reading: Reading) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple, cast
 
 from . import host, raw
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 # within milliseconds, or, without persistence mode, within seconds.
 IMPATIENT_S = 5.0
 _TIMES_SLOWEST = 4
-# How many calls may hang or crash in one reading before the driver as a whole is given up.
-_MAX_LOSSES = 4
+# Each further call that hangs shortens that to a quarter, down to this: that GPUs hang one after the other must not cost them all.
+_LEAST_PATIENCE_S = 0.25
+# After so many times the whole of that patience, one more call that is lost stands for all GPUs, and one more of a GPU for all of it.
+_TIMES_PATIENCE = 3
+# A GPU of which so many calls were lost is not asked anything more.
+_LOSSES_OF_A_GPU = 3
 
 _IN_CONTAINER = (
     "; in a container this comes of a `systemctl daemon-reload` on its host, which takes the GPUs away: restart the container"
@@ -131,19 +136,15 @@ class Driver:
     def _read_nvml(
         self, only: Optional[FrozenSet[int]], processes: bool, depth: int, meanwhile: Optional[Callable[[], None]]
     ) -> raw.RawReading:
-        skips: List[_Skip] = []
+        losses = _Losses(self._timeout)
         notes: List[str] = []
-        slowest = 0.0
         while True:
-            # once something hung, the rest is asked with less patience: one slow GPU must not cost the time-out eight times
-            patience = self._timeout if not skips else min(self._timeout, IMPATIENT_S + _TIMES_SLOWEST * slowest)
             try:
-                reading = cast(raw.RawReading, self._ask(("nvml", only, processes, depth, skips), patience, meanwhile))
+                reading = cast(raw.RawReading, self._ask(("nvml", only, processes, depth, losses.skips), losses.patience, meanwhile))
             except WorkerGone as gone:
                 meanwhile = None
-                slowest = max(slowest, gone.slowest)
                 notes.append(gone.detail)
-                if not _lose(skips, gone) or len(notes) > _MAX_LOSSES:
+                if not losses.add(gone):
                     reason = "driver_hung" if gone.hung else "error"
                     return raw.RawReading("nvml", raw.Failure(reason, "NVML: %s" % "; ".join(notes)))
                 continue
@@ -168,17 +169,42 @@ class Driver:
         return answer
 
 
-def _lose(skips: List[_Skip], gone: WorkerGone) -> bool:
-    """Note a call that did not return as one not to make again; False when nothing can be read without it."""
-    match = re.match(_STEP, gone.step)
-    if match is None or match.group("index") is None:
-        return False
-    function, index = match.group("function"), int(match.group("index"))
-    code = raw.HUNG if gone.hung else raw.CRASHED
-    if any(name == function for name, _gpu, _code in skips):
-        skips.append((function, None, code))  # it is the function, not the GPU
-    elif any(gpu == index for _name, gpu, _code in skips):
-        skips.append((None, index, code))  # it is the GPU, not the function
-    else:
-        skips.append((function, index, code))
-    return True
+class _Losses:
+    """The calls of one reading that did not return, and what follows from them: what is not asked again, and how long the next
+    call may take. A call is lost for one GPU, because the others may be well; only when that has taken too long, for all."""
+
+    def __init__(self, timeout: float) -> None:
+        self.skips: List[_Skip] = []
+        self._timeout = timeout
+        self._hung = 0
+        self._slowest = 0.0
+        self._since: Optional[float] = None
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the next call may take. Once something hung, the rest is asked with less of it."""
+        if not self.skips:
+            return self._timeout
+        shorter = IMPATIENT_S / 4.0 ** max(0, self._hung - 1)
+        return min(self._timeout, round(max(_LEAST_PATIENCE_S, shorter) + _TIMES_SLOWEST * self._slowest, 2))
+
+    def add(self, gone: WorkerGone) -> bool:
+        """Note a call that did not return as one not to make again; False when nothing can be read without it."""
+        match = re.match(_STEP, gone.step)
+        if match is None or match.group("index") is None:
+            return False
+        function, index = match.group("function"), int(match.group("index"))
+        code = raw.HUNG if gone.hung else raw.CRASHED
+        self._hung += gone.hung
+        self._slowest = max(self._slowest, gone.slowest)
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        late = now - self._since > _TIMES_PATIENCE * (IMPATIENT_S + _TIMES_SLOWEST * self._slowest)
+        of_gpu = sum(gpu == index for _name, gpu, _code in self.skips)
+        if late and any(name == function for name, _gpu, _code in self.skips):
+            self.skips.append((function, None, code))
+        elif of_gpu + 1 >= (2 if late else _LOSSES_OF_A_GPU):
+            self.skips.append((None, index, code))
+        else:
+            self.skips.append((function, index, code))
+        return True

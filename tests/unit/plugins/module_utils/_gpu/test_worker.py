@@ -17,6 +17,7 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import child as child_module
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import driver
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.nvml import Skips
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.raw import RawReading
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import Beat, Handler, Worker, WorkerGone
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.readers import READER_NAME
@@ -175,6 +176,34 @@ def test_who_is_slow_but_well_is_not_given_up_after_another_hung(monkeypatch: py
     monkeypatch.setattr(child_module, "Worker", Slow)
     reading = driver.Driver("nvml", 60.0, None, "/proc", "/dev").read(None, False, 1)
     assert reading.failure is None and patience[0] == 60.0 and 2 * 9.0 < patience[1] <= 60.0
+
+
+def test_a_driver_on_which_every_call_hangs_is_given_up_in_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow its good calls are, and however many GPUs it has."""
+    clock = [1000.0]
+    calls = ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeMode", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMigMode"]
+    gpus, slowest = 64, 3.0
+
+    class Hung:
+        pid = 0
+
+        def __init__(self, _make_handler: object) -> None:
+            pass
+
+        def ask(self, request: Any, timeout: float, _meanwhile: object = None) -> RawReading:
+            skips = Skips(request[4])
+            for index in range(gpus):
+                for name in calls:
+                    if skips.code(name, index) == 0:
+                        clock[0] += slowest + timeout
+                        raise WorkerGone("%s on GPU %d" % (name, index), True, "it hung", slowest)
+            return RawReading("nvml", count=gpus)
+
+    monkeypatch.setattr(child_module, "Worker", Hung)
+    monkeypatch.setattr(driver.time, "monotonic", lambda: clock[0])
+    driver.Driver("nvml", 60.0, None, "/proc", "/dev").read(None, False, 1)
+    patience = driver.IMPATIENT_S + 4 * slowest
+    assert clock[0] - 1000 < 60 + 12 * patience
 
 
 @pytest.mark.parametrize("limit", [1e9, 1e308, float("inf")])
