@@ -99,6 +99,7 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader], compare: b
     view = View(
         unit=unit,
         status=status,
+        file_missing=not os.path.lexists(definition[0]) or is_mask(definition[0]),
         account_missing=request.declares_files and not account.complete,
         directories=_directories(ports) if request.declares_files else (),
         runner=runner,

@@ -52,15 +52,17 @@ class Rival:
 class View:
     """One host as it is, as far as one service is concerned.
 
-    ``stale`` says why a running process is not what its files declare; ``unwell`` says why a running server does
-    not serve. Both None when there is nothing to say. ``definition_changed`` means that a file which the running
-    process has read (unit, drop-in, configuration, secrets) is about to change. ``runner`` are changes to what finishes an
-    interrupted change by itself, also at boot (``runner_at_boot``). ``model_on_disk`` is whether reading the model ahead
+    ``file_missing`` is whether no unit file is there that could be enabled, though the unit may run. ``stale`` says why a
+    running process is not what its files declare; ``unwell`` says why a running server does not serve. Both None when there
+    is nothing to say. ``definition_changed`` means that a file which the running process has read (unit, drop-in,
+    configuration, secrets) is about to change. ``runner`` are changes to what finishes an interrupted change by itself, also
+    at boot (``runner_at_boot``). ``model_on_disk`` is whether reading the model ahead
     would put it where its load finds it.
     """
 
     unit: str
     status: UnitStatus
+    file_missing: bool = False
     account_missing: bool = False
     directories: Tuple[str, ...] = ()
     runner: Tuple[FileChange, ...] = ()
@@ -262,7 +264,9 @@ def _stopped(request: Request, view: View) -> List[Step]:
         if request.drain_timeout > 0 and view.status.active_state == "active":
             steps.append(Step("drain", view.unit, "let its running requests end before it is stopped"))
         steps.append(Step("stop", view.unit, "it is %s" % view.status.active_state))
-    if request.enabled is not None:
+    # What has no file, or is masked, cannot be enabled. What still has a link can be kept from starting at boot all the same.
+    impossible = request.enabled and (view.file_missing or view.status.masked)
+    if request.enabled is not None and not impossible:
         steps += _boot(request.enabled, view)
     return steps
 

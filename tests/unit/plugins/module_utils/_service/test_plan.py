@@ -122,6 +122,16 @@ def test_stopped_and_absent() -> None:
     assert actions(make_plan(request(state="absent"), view("inactive"))) == []
 
 
+def test_stopped_enables_only_what_can_be_enabled() -> None:
+    asked = request(state="stopped", enabled=True)
+    assert actions(make_plan(asked, view("inactive"))) == [("enable", UNIT)]
+    assert actions(make_plan(asked, view("inactive", file_missing=True))) == []
+    assert actions(make_plan(asked, view("active", file_missing=True))) == [("stop", UNIT)]
+    assert actions(make_plan(asked, view("active", status={"load_state": "masked"}))) == [("stop", UNIT)]
+    left = view("inactive", file_missing=True, status={"unit_file_state": "enabled"})
+    assert actions(make_plan(request(state="stopped", enabled=False), left)) == [("disable", UNIT)]
+
+
 def test_restarted_restarts_what_runs_well() -> None:
     plan = make_plan(request(state="restarted"), view("active"))
     assert [action for action, _target in actions(plan)] == ["stop", "prove_free", "start"]

@@ -116,7 +116,7 @@ def test_wrong_answers_in_two_looks_are_proof(server: dict[str, Any]) -> None:
     assert found.doubt is None and seconds <= LOOK_S
 
 
-SILENT = {"health": ["hang", 200], "status_code": [200, 500]}
+SILENT: dict[str, Any] = {"health": ["hang", 200], "status_code": [200, 500]}
 
 
 @pytest.mark.parametrize(
