@@ -48,12 +48,13 @@ def held_mib(gpu: Gpu) -> Optional[int]:
     """MiB that are held on one GPU, None when unknown.
 
     On unified memory the driver's number is the whole host's memory, which no clean-up brings down; there it is what the
-    GPU's processes hold. A GPU cut into MIG instances whose parent can't be read is the sum of its instances.
+    GPU's processes hold, also those that have ended as long as the driver goes on listing them, and a list that could not be read
+    is no empty one. A GPU cut into MIG instances whose parent can't be read is the sum of its instances.
     """
     if gpu.state != "ok":
         return None
     if gpu.memory_type == "unified":
-        return _sum([process.used_mib for process in gpu.processes if process.state != "gone"])
+        return _sum([process.used_mib for process in gpu.processes]) if gpu.processes_reliable else None
     if gpu.memory_type == "mig" and gpu.used_mib is None and gpu.mig_devices:
         return _sum([device.used_mib for device in gpu.mig_devices])
     return gpu.used_mib

@@ -18,7 +18,13 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.proof import prove_free
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.survey import unanswered
-from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import FakeClock, gpu, orphan, snapshot, view
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
+    FakeClock,
+    gpu,
+    orphan,
+    snapshot,
+    view,
+)
 
 WORDS = "memory: driver_hung: the driver did not answer in time"
 
@@ -101,7 +107,7 @@ def test_a_gpu_whose_list_of_processes_hung_is_still_asked_for_its_memory() -> N
         assert found.used_mib == 90500 and not found.processes_reliable
         assert (found.gpus[0].unanswered, found.gpus[0].processes_reliable) == (True, False)
     assert reader.snapshot(["0"]).gpus[0].used_mib == 90000
-    asked = list(zip(driver.asked, driver.with_processes))
+    asked = list(zip(driver.asked, driver.with_processes, strict=True))
     assert asked == [(None, True), (["1", "2"], True), (["0"], False), (["0", "1", "2"], False), (["0"], False)]
 
 

@@ -156,8 +156,31 @@ def test_on_unified_memory_the_processes_are_the_measure() -> None:
     mine = GpuProcess(pid=10, type="C", used_mib=40000)
     unified = gpu(0, 60000, (mine,), memory_type="unified")
     assert held_mib(unified) == 40000
-    assert held_mib(replace(unified, processes=())) == 0
+    assert held_mib(replace(unified, processes=())) == 0, "the driver was asked, and lists nobody"
     assert held_mib(replace(unified, processes=(replace(mine, used_mib=None),))) is None
+
+
+@pytest.mark.parametrize("hung", [False, True])
+def test_on_unified_memory_a_list_that_was_not_read_is_no_empty_one(hung: bool) -> None:
+    words = "process list: driver_hung"
+    blind = gpu(0, 60000, (), memory_type="unified", processes_reliable=False, unanswered=hung, error=words)
+    assert held_mib(blind) is None
+    clock = FakeClock()
+    proof = prove_free(ScriptedReader(lambda: snapshot(blind)), [0], {0: 1024}, 0.2, 1.0, clock)
+    assert (proof.freed, proof.reason) == (False, "GPU 0 can't be read (%s)" % words)
+    discrete = gpu(0, 500, (), processes_reliable=False, unanswered=hung, error=words)
+    assert held_mib(discrete) == 500, "there the memory itself is the measure"
+
+
+def test_on_unified_memory_the_driver_has_to_let_go_of_what_has_ended() -> None:
+    clock = FakeClock()
+    start = clock.now
+    gone = GpuProcess(pid=10, type="C", used_mib=80000, state="gone")
+    reader = ScriptedReader(
+        lambda: snapshot(gpu(0, 90000, (gone,) if clock.now - start < 3.0 else (), memory_type="unified"))
+    )
+    proof = prove_free(reader, [0], {0: 1024}, 0.5, 30.0, clock)
+    assert proof.freed and proof.waited_s >= 3.5
 
 
 def test_unified_memory_is_read_with_its_processes() -> None:
