@@ -220,6 +220,9 @@ def _fill_addresses(reading: raw.RawReading, pci: Optional[Sequence[str]], proc_
     """A GPU that can't be asked for its address still has one: the bus order is the driver's order, when none is missing."""
     if all(gpu.pci_bus_id is not None for gpu in reading.gpus):
         return
+    # NVML counts what it shows; nvidia-smi may leave one out and keep the numbers of the others, and then no place is certain
+    if reading.backend != "nvml" and [gpu.index for gpu in reading.gpus] != list(range(reading.count or 0)):
+        return
     for addresses in (host.driver_gpus(proc_root), pci):
         if addresses is not None and len(addresses) == reading.count:
             for gpu in reading.gpus:

@@ -130,3 +130,18 @@ def test_a_part_beside_its_whole_counts_once() -> None:
     snapshot = Snapshot(True, gpus=(whole,))
     assert reader._narrowed(snapshot, [whole, whole.of_mig(device)]).total_mib == 40
     assert reader._narrowed(snapshot, [whole.of_mig(device)]).total_mib == 10
+
+
+@pytest.mark.parametrize(
+    ("backend", "indices", "count", "filled"),
+    [("nvidia_smi", [0, 1, 2], 3, True), ("nvidia_smi", [0, 1, 3], 3, False), ("nvidia_smi", [1, 2, 3], 3, False),
+     ("nvidia_smi", [2], 3, False), ("nvidia_smi", [0, 2, 1], 3, False), ("nvml", [2], 3, True), ("nvml", [0, 1, 2], 3, True)],
+)
+def test_an_address_is_taken_from_the_bus_only_where_its_place_is_certain(
+    tmp_path: Path, backend: str, indices: List[int], count: int, filled: bool
+) -> None:
+    """A GPU that is missing in the middle shifts all that follow."""
+    on_bus = ["00000000:0%d:00.0" % number for number in range(count)]
+    reading = raw.RawReading(backend, count=count, gpus=[raw.RawGpu(index) for index in indices])
+    reader._fill_addresses(reading, on_bus, str(tmp_path))
+    assert [gpu.pci_bus_id for gpu in reading.gpus] == [on_bus[index] if filled else None for index in indices]
