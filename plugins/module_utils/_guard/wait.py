@@ -37,14 +37,15 @@ class Need:
         """MiB that must be free on this GPU; None while its memory is unknown.
 
         vLLM reckons with CUDA's total, which is a little under the driver's. Where the driver's total would ask for more than
-        can ever be free (a utilisation close to 1), what the driver keeps for itself is left out of the reckoning.
+        a server can ever find free (a utilisation close to 1, or a margin that leaves nothing), what the driver keeps for itself is
+        left out of the reckoning. So whatever passes on an idle GPU, a lower utilisation passes too.
         """
-        if gpu.total_mib is None:
-            return None
-        need = math.ceil(gpu.total_mib * self.utilization)
         usable = usable_mib(gpu)
-        if usable is not None and need > usable:
-            need = math.ceil(usable * self.utilization)
+        if gpu.total_mib is None or usable is None:
+            return None
+        need, least = (math.ceil(size * self.utilization) for size in (gpu.total_mib, usable))
+        if need > usable - CONTEXT_MIB or need + self.margin_mib > usable >= least + self.margin_mib:
+            need = least
         return need + self.margin_mib
 
 

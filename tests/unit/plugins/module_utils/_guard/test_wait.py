@@ -127,6 +127,14 @@ def test_all_of_a_card_is_never() -> None:
         assert verdict.code == exit_codes.NEVER and "gpu_memory_utilization 1 of 97887 MiB" in verdict.text
 
 
+@pytest.mark.parametrize("margin", [0, 60, 400, 700, 5000])
+@pytest.mark.parametrize("reserved", [0, 30, 638, 2000, None])
+def test_no_share_is_refused_below_one_that_passes(reserved: Optional[int], margin: int) -> None:
+    idle = gpu(TOTAL - (reserved or 0) - 2, reserved_mib=reserved, used_mib=2)
+    passes = [Waiting(Need(share / 2000, margin), 0).judge(seen(idle), 0).code == exit_codes.PASS for share in range(1800, 2001)]
+    assert passes == sorted(passes, reverse=True) and passes[0] and not passes[-1]
+
+
 def test_where_the_reserve_counts_as_used_an_idle_gpu_still_passes() -> None:
     waiting = Waiting(NEED, 1.0)
     assert waiting.judge(seen(gpu(TOTAL - 640, used_mib=640, reserved_mib=None)), 0).code == exit_codes.PASS
