@@ -266,7 +266,8 @@ RULES: Tuple[Rule, ...] = (
     # Where the server writes, or may not.
     _rule(
         "unknown",
-        r"Permission ?(Error|denied).*?'?(?P<path>/[^\s'\":]*(?:torch_compile_cache|torch_aot_compile|torchinductor|cache/triton/|\.triton/)[^\s'\":]*)",
+        r"Permission ?(Error|denied).*?'?"
+        r"(?P<path>/[^\s'\":]*(?:torch_compile_cache|torch_aot_compile|torchinductor|cache/triton/|\.triton/)[^\s'\":]*)",
         "the service's user may not use {path}, a cache of compiled code",
         "It belongs to another user: remove it or give it to the service's user. If it lies outside the service's home, let the variable "
         "in env that names it point elsewhere.",
@@ -341,8 +342,9 @@ RULES: Tuple[Rule, ...] = (
     # Before the caches as well: whoever can't compile fails inside of the compiler's own exceptions.
     _rule(
         "unknown",
-        r"No such file or directory: '?(?:\S*/)?(?P<tool>ninja|nvcc|gcc|cc|c\+\+|g\+\+)(?![\w./-])|(?P<one>Ninja) is required|Failed to find C compiler"
-        r"|No working C\+\+ compiler found|InvalidCxxCompiler|Could not find nvcc|(?P<two>nvcc): (command )?not found"
+        r"No such file or directory: '?(?:\S*/)?(?P<tool>ninja|nvcc|gcc|cc|c\+\+|g\+\+)(?![\w./-])|(?P<one>Ninja) is required"
+        r"|Failed to find C compiler|No working C\+\+ compiler found|InvalidCxxCompiler"
+        r"|Could not find nvcc|(?P<two>nvcc): (command )?not found"
         r"|CUDA_HOME environment variable is not set",
         "a tool that compiles kernels at start is missing on the service's PATH",
         "Install ninja into the virtual environment, and a C compiler (gcc, g++) and CUDA's nvcc on the host.",

@@ -56,7 +56,8 @@ def test_main_memory_that_was_missing_counts_only_where_it_ended_the_server() ->
 
 
 def test_a_server_of_one_process_says_itself_how_far_it_had_come() -> None:
-    lines = ["Model loading took 5.0 GiB memory and 3 seconds", *FRAMES, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"]
+    lines = ["Model loading took 5.0 GiB memory and 3 seconds", *FRAMES]
+    lines.append("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
     for who in ("", ENGINE, "(VllmWorker rank=0 pid=8) "):
         assert classify([who + line for line in lines], DiagnosisContext(exit_code="exited", exit_status=1)).kind == "oom_warmup", who
 
