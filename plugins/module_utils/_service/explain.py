@@ -18,9 +18,11 @@ from .look import Look
 from .memory import as_now, holder_text
 from .ports import Ports
 from .ready import NotReady
+from .request import FREE_MAX_USED_MIB
 
 # A message with more holders than this is a list nobody reads; gpu_memory_facts has them all.
 _NAMED = 4
+_MEMORY = ("memory_not_free", "oom_load", "oom_warmup")
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
@@ -62,8 +64,10 @@ def _with_answer(found: Diagnosis, answer: ReadyState, unit: str) -> Diagnosis:
 
 def _with_holders(found: Diagnosis, look: Look, ports: Ports) -> Diagnosis:
     """vLLM says that memory was missing, never who has it: the driver is asked while he may still be there."""
-    if found.kind != "memory_not_free" or not look.gpus:
+    if found.kind not in _MEMORY or not look.gpus:
         return found
+    # What was to fit may have failed for another's few MiB; weights that are too large did not fail for those of an idle process.
+    least = 0 if found.kind == "memory_not_free" else FREE_MAX_USED_MIB
     try:
         with ports.open_reader() as reader:
             now = as_now(look.gpus, reader.snapshot())
@@ -71,7 +75,8 @@ def _with_holders(found: Diagnosis, look: Look, ports: Ports) -> Diagnosis:
         return replace(found, advice="%s Who holds it could not be read (%s)." % (found.advice, exc))
     strangers = [
         "%s on GPU %d" % (holder_text(process), gpu.index)
-        for gpu in now for process in gpu.processes if process.unit != look.view.unit and process.state == "running"
+        for gpu in now for process in gpu.processes
+        if process.unit != look.view.unit and process.state == "running" and (process.used_mib is None or process.used_mib >= least)
     ]
     if not strangers:
         return found

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
-from typing import List
+from typing import List, Optional
 
+from .._server.ready import ReadyState
 from .look import Look
 from .plan import Plan
 from .ports import Ports
@@ -19,6 +20,8 @@ def notices(request: Request, seen: Look, plan: Plan, ports: Ports) -> List[str]
     found = []
     if seen.doubt is not None and not plan.has("start"):
         found.append(seen.doubt)
+    if not plan.has("start"):
+        found += unproven(seen.serves)
     if request.declares_files and seen.account.uid == 0:
         found.append(
             "%s runs as user %s, with root's rights: whoever breaks into its server has the host. Leave `user` out, and a system user "
@@ -27,6 +30,14 @@ def notices(request: Request, seen: Look, plan: Plan, ports: Ports) -> List[str]
     if request.state == "absent":
         found += _left_behind(seen, ports)
     return found
+
+
+def unproven(ready: Optional[ReadyState]) -> List[str]:
+    """A server that counts as ready although no request could make its engine compute, as with one that only transcribes."""
+    if ready is None or not ready.ready or ready.completion is None or ready.completion.kind != "none":
+        return []
+    return ["It answers /health and /v1/models, but that it computes is not proven: %s. Send it a request of its own kind." %
+            ready.completion.detail.rstrip(".")]
 
 
 def _left_behind(seen: Look, ports: Ports) -> List[str]:

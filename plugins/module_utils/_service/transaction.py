@@ -27,6 +27,7 @@ from .free import make_free
 from .home import remove_new_home
 from .look import Look, server_of
 from .memory import free_limits
+from .notices import unproven
 from .outcome import Outcome, Undo
 from .patience import patience_for
 from .plan import Plan
@@ -232,6 +233,7 @@ class Transaction:
         self.outcome.ready = wait_ready(
             self._look.target, self._ports.systemd, self._ports.clock, timeout, restarts, self._log.seen
         )
+        self.outcome.warnings.extend(unproven(self.outcome.ready))
 
     def _await_what_runs(self) -> None:
         """A server that was left alone: it serves, or it is still loading and waited for, or it is only busy.

@@ -24,6 +24,12 @@ NOT_FREE = (
 )
 
 
+OOM = (
+    "(Worker_TP3 pid=5) ERROR 11-29 15:44:21 [multiproc_executor.py:953] torch.OutOfMemoryError: CUDA out of memory. "
+    "GPU 3 has a total capacity of 94.97 GiB of which 1.12 GiB is free. Process 4711 has 70.0 GiB memory in use."
+)
+
+
 def told(lines: List[str], gpus: List[Gpu], exit_status: int = 1, invocations: Any = None, unwell: ReadyState | None = None) -> Any:
     spec = ServiceSpec(name="kimi", model="org/kimi", served_name="kimi", gpus=tuple(each.index for each in gpus))
     look: Any = SimpleNamespace(spec=spec, gpus=tuple(gpus), view=SimpleNamespace(unit=UNIT))
@@ -49,6 +55,17 @@ def test_who_holds_the_memory_is_named() -> None:
     assert found.kind == "memory_not_free"
     assert found.advice.startswith("Pid 4711, python3, user alice, train.service holds 96,801 MiB on GPU 3. Find who")
     assert "pid 7" not in found.advice
+
+
+@pytest.mark.parametrize(("before", "kind"), [
+    ([], "oom_load"), (["(Worker_TP3 pid=5) INFO 11-29 15:44:20 [gpu_model_runner.py:4012] Model loading took 7 GiB"], "oom_warmup"),
+])  # fmt: skip
+def test_who_shared_the_gpu_is_named_where_memory_ran_out(before: List[str], kind: str) -> None:
+    strangers = [holder(4711, 71680, "train.service"), holder(12, 60, "display.service"), holder(13, None, "jupyter.service")]
+    found = told([*before, OOM], [gpu(3, 71680, [*strangers, holder(7, 9000, UNIT)])])
+    assert found.kind == kind and "process 4711 held 70.0 GiB" in found.summary
+    assert found.advice.startswith("Pid 4711, python3, user alice, train.service holds 71,680 MiB on GPU 3; pid 13, "), found
+    assert "pid 12" not in found.advice and "pid 7," not in found.advice
 
 
 def test_a_crowd_is_not_listed() -> None:
