@@ -62,7 +62,11 @@ options:
   services:
     description:
       - The units to stop, for O(scope=services). Units of a user's systemd are found by their name too.
-      - A unit that holds none of the selected GPUs is left running. One that holds others as well is stopped as a whole;
+      - A unit that holds none of the selected GPUs is left running, also one that is on no GPU as far as the host shows, such as a service
+        whose server runs in a container of its own. One that is on its way up is stopped, since it will hold them in a moment. It counts
+        as such while systemd is starting it or about to, while its vLLM server loads, and when it comes back after this run stopped it.
+      - Where the driver's process list can't be trusted, a unit counts that has the driver open.
+      - One that holds others as well is stopped as a whole;
         C(stopped_units) in the result says what goes with it, also in check mode.
       - A unit in which a protected process runs is left running. A GPU tool that its main process started (a logger with C(nvidia-smi)),
         and C(sudo) or C(su) around its server, are its own and end with it where it is named here, unless O(protect) names them.

@@ -18,7 +18,7 @@ from .._process.rules import host_unit_reason
 from .._process.types import CgroupOwner
 from .ports import Ports
 from .request import ReclaimRequest
-from .starts import find_starts
+from .starts import claimed_gpus, find_starts
 from .types import Holder, UnitKey, View
 from .unit_views import protection, unit_views
 
@@ -44,7 +44,10 @@ def look(reader: GpuReader, request: ReclaimRequest, ports: Ports) -> View:
     holders = _holders(snapshot, request, ports)
     units = unit_views(request, holders, ports)
     starts = find_starts(snapshot, holders, units, ports)
-    return View(snapshot, _selected(request, snapshot), holders, units, ports.clock.time(), starts, _unknown(request.users, holders))
+    return View(
+        snapshot, _selected(request, snapshot), holders, units, ports.clock.time(), starts, _unknown(request.users, holders),
+        claimed_gpus(snapshot, ports) if request.units else {},
+    )
 
 
 def _unknown(users: Sequence[str], holders: Sequence[Holder]) -> Tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from .._process.rules import CONTAINERS, SCHEDULED_JOBS
 from .proof import held_mib
@@ -21,16 +21,17 @@ from .types import Holder, Plan, Signal, Skip, Start, UnitKey, UnitStop, UnitVie
 # A start time (seconds since the epoch) went through JSON and back; clock ticks are 0.01 s.
 _START_TOLERANCE_S = 0.011
 _SLURM_JOB = re.compile(r"job_[0-9]+$")
+_UNSEEN = "no process of it is on a GPU, as far as can be seen"
 NO_SUCH_UNIT = "there is no such unit on this host"
 NO_SUCH_USER = "`users` names it, but this host has neither such an account nor a process of that name on a GPU"
 
 
-def make_plan(request: ReclaimRequest, view: View) -> Plan:
-    """What frees the selected GPUs within the scope."""
+def make_plan(request: ReclaimRequest, view: View, stopped: AbstractSet[UnitKey] = frozenset()) -> Plan:
+    """What frees the selected GPUs within the scope. ``stopped`` are units that were stopped already: one that runs was started again."""
     stops: Dict[UnitKey, UnitStop] = {}
     signals: List[Signal] = []
     skips: List[Skip] = [Skip(None, name, NO_SUCH_USER) for name in view.unknown_users]
-    named = _named_units(request, view, stops, skips)
+    named = _named_units(request, view, stopped, stops, skips)
     for holder in sorted(view.holders, key=lambda each: each.pid):
         of = view.unit_of(holder)
         if not holder.gpus & set(view.selected) or (of is not None and of.key in named):
@@ -265,10 +266,11 @@ def _why_not_unit(request: ReclaimRequest, view: View, unit: UnitView, holder: H
 
 
 def _named_units(
-    request: ReclaimRequest, view: View, stops: Dict[UnitKey, UnitStop], skips: List[Skip]
+    request: ReclaimRequest, view: View, stopped: AbstractSet[UnitKey], stops: Dict[UnitKey, UnitStop], skips: List[Skip]
 ) -> Tuple[UnitKey, ...]:
     """Plan for the units in ``services``; returns the keys of those that this settles, one way or the other."""
     settled: List[UnitKey] = []
+    idle: List[Tuple[UnitView, str]] = []
     for name in request.units:
         found = {unit.key: unit for unit in view.units.values() if name in (unit.unit, *unit.aliases) and unit.exists}
         if not found:
@@ -277,19 +279,27 @@ def _named_units(
             if unit.inactive or unit.key in settled:
                 continue  # nothing to stop; what outlived it is judged process by process
             settled.append(unit.key)
-            reason = _why_not_named(request, view, unit)
+            reason = _why_not_named(request, view, unit, unit.key in stopped)
             if reason is None:
                 stops[unit.key] = _stop(view, unit, "it is named in `services`")
+                continue
+            if reason.startswith(_UNSEEN):
+                idle.append((unit, reason))
                 continue
             members = [member for member in _members(view, unit) if member.gpus & set(view.selected)]
             for member in members:
                 skips.append(Skip(member.pid, member.name, "its unit %s is left alone: %s" % (unit.label, reason), True))
             if not members:
                 skips.append(Skip(unit.main_pid or None, unit.unit, reason, True))
+    for unit, reason in idle:
+        if any(unit.unit in stop.unit.takes_along and unit.uid == stop.unit.uid for stop in stops.values()):
+            stops[unit.key] = _stop(view, unit, "it is named in `services`, and systemd stops it with another one that is")
+        else:
+            skips.append(Skip(unit.main_pid or None, unit.unit, reason, True))
     return tuple(settled)
 
 
-def _why_not_named(request: ReclaimRequest, view: View, unit: UnitView) -> Optional[str]:
+def _why_not_named(request: ReclaimRequest, view: View, unit: UnitView, again: bool) -> Optional[str]:
     against = unit.host_unit or unit.protected_by
     if against is not None:
         return "it must not be stopped: %s" % against
@@ -297,15 +307,30 @@ def _why_not_named(request: ReclaimRequest, view: View, unit: UnitView) -> Optio
     if not members:
         if request.users or request.min_age > 0 or request.candidates is not None:
             return "it has no process on a GPU that `users`, `min_age` or `select` could choose"
-        return None  # on its way up: it will hold the GPUs in a moment
+        return None if again else _why_not_unseen(view, unit)
     if not any(member.gpus & set(view.selected) for member in members):
-        held = sorted({index for member in members for index in member.gpus})
-        return "it holds GPU %s, none of those selected" % ", ".join(map(str, held))
+        return _on_others({index for member in members for index in member.gpus})
     for member in members:
         reason = (None if member.pid in unit.helpers else _protected(member)) or _filtered(request, view, member)
         if reason is not None:
             return "%s (pid %d): %s" % (member.name, member.pid, reason)
     return None
+
+
+def _why_not_unseen(view: View, unit: UnitView) -> Optional[str]:
+    """Why a named unit without a visible process on a GPU is left alone; None where it will hold one of the selected in a moment, or
+    does so unseen. What else is named may be anything: a web server, or the service that runs a model in a container elsewhere."""
+    known = view.claims.get(unit.key) or unit.elsewhere
+    if known:
+        return None if known & set(view.selected) else _on_others(known)
+    if unit.rising or (unit.loads and not view.unanswered) or (unit.opens_driver and not view.processes_reliable):
+        return None
+    hidden = "; GPU %s does not answer" % ", ".join(str(gpu.index) for gpu in view.unanswered) if view.unanswered else ""
+    return _UNSEEN + " (what runs for it in a container ends with the container)" + hidden
+
+
+def _on_others(gpus: Iterable[int]) -> str:
+    return "it holds GPU %s, none of those selected" % ", ".join(map(str, sorted(gpus)))
 
 
 def _members(view: View, unit: UnitView) -> List[Holder]:

@@ -77,7 +77,7 @@ class Situation:
         """Look again, and plan again where the driver answers."""
         self.view = look(self.reader, self.request, self.ports)
         if self.view.snapshot.available:
-            self.plan = make_plan(self.request, self.view)
+            self.plan = make_plan(self.request, self.view, self.done.stopped.keys())
 
     def fresh(self) -> Plan:
         """What the plan still holds of things not tried yet. A unit that came back is stopped again, up to a limit."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .._core.errors import GpuFleetError
 from .._gpu.types import Snapshot
@@ -45,6 +45,11 @@ def find_starts(
     )
 
 
+def claimed_gpus(snapshot: Snapshot, ports: Ports) -> Dict[UnitKey, FrozenSet[int]]:
+    """The GPUs of the units that claimed some and do not serve yet, whoever else is on them."""
+    return {start.unit: start.gpus for start in _claimed(snapshot, ports)}
+
+
 def _claimed(snapshot: Snapshot, ports: Ports) -> Iterable[Start]:
     """Units that claimed GPUs when their guard let the server start, and whose port does not answer yet.
 
@@ -68,14 +73,20 @@ def _claimed(snapshot: Snapshot, ports: Ports) -> Iterable[Start]:
 def _loading(unit: UnitView, holders: Sequence[Holder], ports: Ports) -> Optional[Start]:
     """Somebody's own unit: its main process is a vLLM server, it is on GPUs already, and nobody in it listens yet."""
     members = [holder for holder in holders if holder.unit == unit.key and holder.state == "running"]
-    if not any(member.vllm for member in members) or not unit.main_pid:
+    main = server_that_loads(unit, ports) if any(member.vllm for member in members) else None
+    if main is None or main.start_time is None:
         return None
-    main = read_process(unit.main_pid, ports.proc_root)
+    return Start(unit.key, frozenset().union(*(member.gpus for member in members)), main.start_time)
+
+
+def server_that_loads(unit: UnitView, ports: Ports) -> Optional[ProcessInfo]:
+    """The unit's main process where that is a vLLM server which began not long ago and listens to nobody yet."""
+    main = read_process(unit.main_pid, ports.proc_root) if unit.main_pid else None
     if main is None or main.start_time is None or not _SERVER.search(main.cmdline) or "--uds" in main.argv:
         return None
     if not 0 <= ports.clock.time() - main.start_time < _LONGEST_START_S or _listens(unit, main, ports):
         return None
-    return Start(unit.key, frozenset().union(*(member.gpus for member in members)), main.start_time)
+    return main
 
 
 def _listens(unit: UnitView, main: ProcessInfo, ports: Ports) -> bool:

@@ -57,6 +57,10 @@ class UnitView:
     that systemd would stop with it. ``supervisor`` names the process of a scope that would start its GPU processes again.
     ``helpers`` are processes that are protected by themselves and end with their unit where that is named. ``unit`` is what
     systemd calls it; ``aliases`` are other names by which it was asked for.
+
+    Of a unit that the request names: ``rising`` means that systemd is about to start it (or to start it again), ``loads`` that its
+    vLLM server has just begun and serves nobody yet, ``elsewhere`` which GPUs processes of its own hold that left its cgroup, and
+    ``opens_driver`` that a process of it has the driver open, though the driver lists none.
     """
 
     unit: str
@@ -71,6 +75,10 @@ class UnitView:
     supervisor: Optional[str] = None
     helpers: FrozenSet[int] = frozenset()
     aliases: FrozenSet[str] = frozenset()
+    rising: bool = False
+    loads: bool = False
+    elsewhere: FrozenSet[int] = frozenset()
+    opens_driver: bool = False
 
     @property
     def key(self) -> UnitKey:
@@ -97,6 +105,7 @@ class View:
     """One look at a host: the GPUs asked for, all holders, the units that matter. ``now`` is seconds since the epoch.
 
     ``units`` finds a unit by each of the names by which it was asked for, so that one unit may stand there more than once.
+    ``claims`` are the GPUs of units whose guard let them start and which do not serve yet.
     ``unknown_users`` are those of ``users`` that have neither an account nor a process here.
     """
 
@@ -107,6 +116,7 @@ class View:
     now: float
     starts: Tuple[Start, ...] = ()
     unknown_users: Tuple[str, ...] = ()
+    claims: Mapping[UnitKey, FrozenSet[int]] = field(default_factory=dict)
 
     def unit_of(self, holder: Holder) -> Optional[UnitView]:
         """The unit that answers for a process, by whatever name its cgroup has it; None where it has none."""

@@ -26,6 +26,7 @@ from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
 from .ports import Ports
 from .request import ReclaimRequest
+from .starts import server_that_loads
 from .types import Holder, UnitKey, UnitView
 
 # The job that changes this host's services (_unit/change_unit.py). It holds the host's lock, but not in the moments in which it is
@@ -74,6 +75,7 @@ class _Manager:
         self._holders = holders
         self._systemd: Systemd = ports.systemd if uid is None else ports.user_systemd(uid)
         self._root = ports.proc_root
+        self._ports = ports
         self._own: Optional[FrozenSet[int]] = None
 
     def views(self, names: Sequence[str]) -> List[UnitView]:
@@ -109,9 +111,26 @@ class _Manager:
         if name.endswith(".service") or named:
             against, helpers = self._against(infos, status.main_pid, named)
             against = against or self._of_another_user(infos, helpers)
-            return replace(view, protected_by=against, helpers=helpers, takes_along=self._along(name))
+            view = replace(view, protected_by=against, helpers=helpers, takes_along=self._along(name))
+            return self._on_its_way(view, status, infos) if named else view
         supervisor = self._supervisor(view, infos)
         return view if supervisor is None else replace(view, supervisor=supervisor, takes_along=self._along(name))
+
+    def _on_its_way(self, view: UnitView, status: UnitStatus, infos: Mapping[int, ProcessInfo]) -> UnitView:
+        """What speaks for a named unit that is on no GPU yet, or whose processes on GPUs are not to be seen as its own."""
+        view = replace(view, rising=status.active_state in ("activating", "deactivating") or bool(status.job))
+        here = [holder for holder in self._holders if holder.pid in infos]
+        if here:
+            return view
+        left = [holder for holder in self._holders if holder.state == "running" and holder.unit is None and holder.container is None]
+        return replace(
+            view,
+            loads=server_that_loads(view, self._ports) is not None,
+            elsewhere=frozenset(
+                gpu for holder in left if not infos.keys().isdisjoint(ancestors(holder.pid, self._root)) for gpu in holder.gpus
+            ),
+            opens_driver=not infos.keys().isdisjoint(self._ports.device_holders(self._root)),
+        )
 
     def _members(self, status: UnitStatus) -> Dict[int, ProcessInfo]:
         infos = (read_process(pid, self._root) for pid in self._systemd.cgroup_pids(status.unit, status))

@@ -83,8 +83,36 @@ def test_named_units_are_stopped_with_the_orphans() -> None:
 
 
 def test_a_named_unit_on_its_way_up_holds_nothing_yet_and_is_stopped() -> None:
-    made = plan(view([], [unit(KIMI)]), scope="services", services=(KIMI,))
-    assert ended(made) == ([KIMI], [], [])
+    for way in ({"rising": True}, {"loads": True}):
+        assert ended(plan(view([], [unit(KIMI, **way)]), scope="services", services=(KIMI,))) == ([KIMI], [], [])
+    back = make_plan(ReclaimRequest(scope="services", services=(KIMI,)), view([], [unit(KIMI)]), {(KIMI, None)})
+    assert ended(back) == ([KIMI], [], []), "this run stopped it, and somebody starts it again"
+
+
+def test_a_named_unit_that_is_on_no_gpu_and_not_on_its_way_to_one_is_left_alone() -> None:
+    made = plan(view([], [unit("nginx.service")]), scope="services", services=("nginx",))
+    assert only_reason(made).startswith("no process of it is on a GPU, as far as can be seen") and made.skips[0].rightful
+    # Its server may be on the GPU that does not answer, which was not selected.
+    look = view([], [unit(KIMI, loads=True)], selected=[0])
+    hung = replace(look, snapshot=snapshot(gpu(0), gpu(1, None, state="error", unanswered=True)))
+    assert only_reason(plan(hung, scope="services", services=(KIMI,))).endswith("; GPU 1 does not answer")
+
+
+def test_a_named_unit_is_judged_by_the_gpus_that_it_claimed_or_that_its_processes_took_elsewhere() -> None:
+    for gpus, stops in (({0}, [KIMI]), ({4}, [])):
+        claimed = replace(view([], [unit(KIMI, rising=True)]), claims={(KIMI, None): frozenset(gpus)})
+        escaped = view([], [unit(KIMI, elsewhere=frozenset(gpus))])
+        for look in (claimed, escaped):
+            made = plan(look, scope="services", services=(KIMI,))
+            assert ended(made)[0] == stops
+            assert stops or only_reason(made) == "it holds GPU 4, none of those selected"
+
+
+def test_a_named_unit_with_the_driver_open_is_stopped_where_the_drivers_list_is_worth_nothing() -> None:
+    units = [unit(KIMI, opens_driver=True), unit("nginx.service")]
+    request: Any = {"scope": "services", "services": (KIMI, "nginx")}
+    assert ended(plan(view([], units, processes_reliable=False), **request))[0] == [KIMI]
+    assert plan(view([], units), **request).empty
 
 
 def test_a_named_unit_on_other_gpus_is_left_alone() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import pytest
@@ -17,7 +18,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types impor
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import unit_views as views
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import Ports
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import UnitView
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, UnitView
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.manager import Systemd
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import FakeSystemd, active, holder
 
@@ -167,3 +168,34 @@ def test_a_unit_that_is_named_by_an_alias_is_the_one_that_its_processes_are_in(c
     assert found["front-door.service", None] is found["ssh.service", None]
     assert found["ssh.service", None].unit == "ssh.service" and found["ssh.service", None].host_unit is not None
     assert found["ssh.service", None].aliases == {"front-door.service"}
+
+
+@pytest.mark.parametrize(("state", "rising"), [
+    ({"active_state": "activating", "sub_state": "start-pre"}, True), ({"active_state": "activating", "sub_state": "auto-restart"}, True),
+    ({"active_state": "deactivating"}, True), ({"job": 7}, True), ({}, False),
+])
+def test_a_named_unit_is_on_its_way_up_where_systemd_says_so(state: Any, rising: bool) -> None:
+    status = replace(active("train.service", 0), **state)
+    systemd = FakeSystemd(Clock(), units={"train.service": status})
+    request = ReclaimRequest(scope="services", services=("train",))
+    assert views.unit_views(request, [], Ports(systemd=systemd))["train.service", None].rising is rising  # type: ignore[arg-type]
+
+
+def test_what_a_named_units_processes_hold_outside_its_cgroup_is_its_own(children: Any) -> None:
+    server, worker = start(children)
+    systemd = FakeSystemd(Clock(), units={"vllm-a.service": active("vllm-a.service", server)}, members={"vllm-a.service": [server]})
+    request = ReclaimRequest(scope="services", services=("vllm-a",))
+
+    def seen(*holders: Holder, **ports: Any) -> UnitView:
+        return views.unit_views(request, holders, Ports(systemd=systemd, **ports))["vllm-a.service", None]  # type: ignore[arg-type]
+
+    assert seen(holder(worker, [2, 3])).elsewhere == {2, 3}
+    assert seen(holder(worker, [2], container="c0ffee")).elsewhere == seen(holder(worker, [2], unit=("b.service", None))).elsewhere == set()
+    assert seen(holder(os.getpid(), [2])).elsewhere == set()
+    assert not seen().opens_driver and not seen().loads
+    assert seen(device_holders=lambda root: {server: frozenset({"/dev/nvidiactl"})}).opens_driver
+    with subprocess.Popen(["python3", "-c", "import time; time.sleep(60)", "vllm serve m"]) as young:
+        systemd.units["vllm-a.service"] = active("vllm-a.service", young.pid)
+        systemd.members["vllm-a.service"] = [young.pid]
+        assert seen().loads
+        young.kill()
