@@ -12,7 +12,7 @@ code  name            meaning
 70    INTERNAL        a fault of the guard itself; the traceback stands above
 72    ABSENT          one of the GPUs is not on this host or not at its index, or the selection means several
 73    LOCKED          another unit was still starting on one of the GPUs when the time was over
-75    MEMORY          the memory did not come free in time
+75    MEMORY          the memory did not come free in time, or never stayed as it was
 76    PORT            another process has the port, or the address can't be bound here
 77    CGROUP          processes of an earlier run of the unit are still in its cgroup
 78    NEVER           it can never pass: more memory is asked for than the GPU has

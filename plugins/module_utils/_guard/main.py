@@ -134,6 +134,7 @@ class _Guard:
     def _memory(self, driver: _Driver) -> int:
         options, clock = self._options, self._ports.clock
         waiting = Waiting(options.need, options.settle)
+        settled_by: Optional[float] = None
         while True:
             started = clock.monotonic()
             try:
@@ -159,7 +160,12 @@ class _Guard:
                 if self._reported is not None:
                     self._ports.say("the memory is free after %.1f s" % self._deadline.elapsed)
                 return exit_codes.PASS
-            if self._deadline.expired:
+            # what came free, or was unlocked, at the last moment still has the time to settle, once
+            left = self._deadline.remaining
+            if snapshot.available and not verdict.short:
+                settled_by = now + options.settle if settled_by is None and not left else settled_by
+                left = left if settled_by is None else settled_by - now
+            if left <= 0:
                 return self._timed_out(driver, snapshot, verdict.text, verdict.short)
             if self._tell("waits: %s" % verdict.text, now):
                 for line in self._held(driver, verdict.short):
@@ -167,7 +173,7 @@ class _Guard:
                 continue  # naming the holders took its time: look again at once
             # nvidia-smi takes longer than the pause between two looks: then the pause is over when it answers
             spent = clock.monotonic() - started
-            clock.sleep(min(_POLL_S - spent, self._deadline.remaining + 0.001))
+            clock.sleep(min(_POLL_S - spent, left + 0.001))
 
     def _claim(self, snapshot: Snapshot) -> Optional[str]:
         """Claim the GPUs; None when they are claimed (or can't be), else who is to be waited for."""
@@ -216,8 +222,11 @@ class _Guard:
         unknown = [gpu for gpu in snapshot.gpus if gpu.index in short and gpu.free_mib is None]
         if unknown:
             return self._fail(exit_codes.DRIVER, "the driver does not say how much memory is free: %s" % text)
-        for line in self._held(driver, short):
+        for line in self._held(driver, short or [gpu.index for gpu in snapshot.gpus]):
             self._ports.say("  held by %s" % line)
+        if not short:
+            return self._fail(exit_codes.MEMORY, "enough memory is free, but after %.0f s it still moves and did not stay as it was for "
+                              "%g s: another program takes or frees some" % (self._deadline.elapsed, self._options.settle))
         return self._fail(exit_codes.MEMORY, "the memory did not come free within %g s: %s; %s"
                           % (self._options.timeout, text, _ADVICE))
 

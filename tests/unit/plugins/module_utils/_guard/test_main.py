@@ -121,6 +121,26 @@ def test_what_stays_enough_and_still_must_settle() -> None:
     assert run.code == exit_codes.PASS and 1.0 <= run.took < 1.2
 
 
+@pytest.mark.parametrize("came", [0, 0.5, 0.97, 1.0])
+def test_what_is_free_in_time_has_the_time_to_settle(came: float) -> None:
+    """Nothing that came free within the limit "did not come free"."""
+    run = Run(lambda now: free(91000 if now >= came else 10), ["--timeout", "1", "--settle", "3"])
+    assert run.code == exit_codes.PASS and came + 3 <= run.took < came + 3.2
+    assert len(run.driver.asked) < 90
+
+
+def test_what_never_settles_is_not_called_taken() -> None:
+    run = Run(lambda now: free(91000 + int(now * 20) % 2 * 1000), ["--timeout", "1", "--settle", "3"])
+    assert run.code == exit_codes.MEMORY and 4 <= run.took < 4.2
+    assert "did not come free" not in run.said[-1] and "enough memory is free, but after 4 s it still moves" in run.said[-1]
+    assert "held by pid 4711" in run.said[-2]  # whoever moves it is among those
+
+
+def test_what_is_taken_again_while_it_settles_ends_the_waiting() -> None:
+    run = Run(lambda now: free(91000 if now < 2 else 10), ["--timeout", "1", "--settle", "3"])
+    assert run.code == exit_codes.MEMORY and 2 <= run.took < 2.2 and "did not come free" in run.said[-1]
+
+
 def test_the_end_of_waiting_names_who_holds_it() -> None:
     run = Run(lambda now: free(10))
     assert run.code == exit_codes.MEMORY and 60 <= run.took < 60.2
@@ -391,6 +411,20 @@ def test_waiting_for_another_start_counts_against_the_time(locks: Path) -> None:
     assert both.code == exit_codes.MEMORY and 60 <= both.took < 60.2
 
 
+def test_what_is_unlocked_at_the_last_moment_has_the_time_to_settle(locks: Path) -> None:
+    other = {"gpus": ["GPU-0"], "host": "127.0.0.1", "port": 1, "pid": os.getppid(), "cgroup": "",
+             "start_ticks": start_ticks(os.getppid()), "ticket": 1, "passed": None}
+    (locks / "vllm-b.service" / "claim").write_text(json.dumps(other))
+
+    def answer(now: float) -> Snapshot:
+        if now > 59.5:
+            (locks / "vllm-b.service" / "claim").unlink(missing_ok=True)
+        return free(91000)
+
+    run = Run(answer, ["--lock-dir", str(locks), "--unit", "vllm-c.service"])
+    assert run.code == exit_codes.PASS and 60.5 <= run.took < 60.7
+
+
 def test_a_failed_guard_leaves_no_claim(locks: Path) -> None:
     assert Run(lambda now: free(10), ["--lock-dir", str(locks)]).code == exit_codes.MEMORY
     assert list((locks / "vllm-a.service").iterdir()) == []
@@ -452,6 +486,7 @@ ENDS: Dict[str, Tuple[int, Callable[[Path], Run]]] = {
     "a name of two GPUs": (exit_codes.ABSENT, lambda tmp: Run(lambda now: GpuFleetError("GPU 'GPU-0' means several GPUs."))),
     "no GPU at all": (exit_codes.ABSENT, lambda tmp: Run(lambda now: Snapshot(True, count=0), ["--gpus", "all"])),
     "another one's start": (exit_codes.LOCKED, locked),
+    "memory that never settles": (exit_codes.MEMORY, lambda tmp: Run(lambda now: free(91000 + int(now * 2) % 2 * 1000))),
     "memory that does not come": (exit_codes.MEMORY, lambda tmp: Run(lambda now: free(10))),
     "more than there is": (exit_codes.NEVER, lambda tmp: Run(lambda now: free(97247), ["--margin-mib", "20000"])),
 }
