@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, FrozenSet, List, Tuple
 
 from .._core.errors import GpuFleetError
 from .._process.procfs import read_process
@@ -72,6 +72,9 @@ class _Run:
         self.exclusive = Exclusive(ports, request.scope)
         self.now = Situation(request, ports)
         self.watch = Watch(self.now)
+        # The first of the two looks at shared memory, and when that was (monotonic seconds).
+        self._shm: List[ShmEntry] = []
+        self._shm_at = 0.0
 
     @property
     def done(self) -> Done:
@@ -85,7 +88,7 @@ class _Run:
 
     def plan_only(self) -> ReclaimResult:
         now = self.now
-        shm: List[ShmEntry] = self._stale() if self.request.clean_shm else []
+        shm = self._stale(self._ending()) if self.request.clean_shm else []
         held = now.planned_held()
         resets = self._planned_resets(held) if self.request.reset == "if_needed" else []
         if shm or not now.plan.empty or any(each.planned for each in resets):
@@ -102,23 +105,40 @@ class _Run:
         return plan_resets(wanted, {pid for pid, _start in ended} | {os.getpid()}, self.ports.proc_root)
 
     def carry_out(self) -> ReclaimResult:
-        shm_seen: List[ShmEntry] = []
-        shm_at = self.ports.clock.monotonic()
-        if self.request.clean_shm:
-            shm_seen = self._stale()
         reset = self.request.reset == "if_needed"
         proof = self._free_and_prove(reserve=min(_RESET_S, self.request.timeout / 2.0) if reset else 0.0)
         if not proof.freed and reset and self.now.deadline.remaining > 0 and self._reset():
             proof = self._free_and_prove()
-        if shm_seen:
-            self._lock_host()
-            self.ports.clock.sleep(shm_at + _SHM_S - self.ports.clock.monotonic())
-            self.done.shm_removed = remove(shm_seen, self._stale())
+        if self.request.clean_shm:
+            self._remove_stale()
         return self._conclude(proof)
 
-    def _stale(self) -> List[ShmEntry]:
+    # Shared memory
+
+    def _stale(self, ending: FrozenSet[int] = frozenset()) -> List[ShmEntry]:
         owners = shm_owners(self.request, self.now.plan, self.done)
-        return find_stale(owners, self.ports.shm_root, self.ports.proc_root, strict=bool(self.request.users))
+        return find_stale(owners, self.ports.shm_root, self.ports.proc_root, bool(self.request.users), ending)
+
+    def _first_look_at_shm(self) -> None:
+        """Once what was to end has ended: until then it has its segments open. The proof fills the time up to the second look."""
+        if self.request.clean_shm:
+            self._shm, self._shm_at = self._stale(), self.ports.clock.monotonic()
+
+    def _remove_stale(self) -> None:
+        if not set(self._stale()) <= set(self._shm):
+            self._first_look_at_shm()  # somebody has ended since
+        if self._shm:
+            self._lock_host()
+            self.ports.clock.sleep(self._shm_at + _SHM_S - self.ports.clock.monotonic())
+            self.done.shm_removed = remove(self._shm, self._stale())
+
+    def _ending(self) -> FrozenSet[int]:
+        """The pids that the plan ends: those that it signals, and all that is in the units that it stops, on a GPU or not."""
+        pids = {each.holder.pid for each in self.now.plan.signals}
+        for stop in self.now.plan.stops:
+            systemd = self.ports.systemd if stop.unit.uid is None else self.ports.user_systemd(stop.unit.uid)
+            pids.update(stop.pids, systemd.cgroup_pids(stop.unit.unit))
+        return frozenset(pids)
 
     # Doing
 
@@ -132,6 +152,7 @@ class _Run:
                 now.late = not carry_out(plan, self.request.effective_grace, self.ports, self.done, now.deadline)
                 if now.late:
                     return Proof(False, now.view.gpus, 0.0, now.deadline.elapsed, LATE)
+            self._first_look_at_shm()
             proof = watch.prove(reserve)
             if watch.next is None and proof.freed:
                 # The proof is the driver's. Who came up meanwhile is seen here, and must go as well.

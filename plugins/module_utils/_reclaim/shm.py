@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass
-from typing import FrozenSet, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from .._core.errors import GpuFleetError
 from .._process.holders import all_pids
@@ -39,12 +39,17 @@ PATTERNS: Tuple[Pattern, ...] = (
 
 
 def find_stale(
-    uids: FrozenSet[int], shm_root: str = "/dev/shm", proc_root: str = "/proc", strict: bool = False
+    uids: FrozenSet[int],
+    shm_root: str = "/dev/shm",
+    proc_root: str = "/proc",
+    strict: bool = False,
+    without: AbstractSet[int] = frozenset(),
 ) -> List[ShmEntry]:
     """The stale entries, by name. Names that any Python program uses count only when owned by one of ``uids``; ``strict``: all names.
 
-    A file with a second name is left alone: whoever uses it by that one would not be found. Raises GpuFleetError when the open
-    files of some process can't be seen: then nothing is proven stale.
+    A file with a second name is left alone: whoever uses it by that one would not be found. What only the pids of ``without`` have
+    open counts as stale: they are about to be ended. Raises GpuFleetError when the open files of some process can't be seen: then
+    nothing is proven stale.
     """
     found: List[Tuple[Tuple[int, int], ShmEntry]] = []
     for name in _names(shm_root):
@@ -64,7 +69,7 @@ def find_stale(
         found.append(((status.st_dev, status.st_ino), entry))
     if not found:
         return []
-    used = _in_use({entry.path for _key, entry in found}, proc_root)
+    used = _in_use({entry.path for _key, entry in found}, proc_root, without)
     return [entry for key, entry in found if key not in used]
 
 
@@ -102,15 +107,15 @@ def _pattern(name: str) -> Optional[Pattern]:
     return None
 
 
-def _in_use(paths: Set[str], proc_root: str) -> Set[Tuple[int, int]]:
-    """(device, inode) of what live processes have open or mapped under one of the names that ``paths`` end in.
+def _in_use(paths: Set[str], proc_root: str, without: AbstractSet[int]) -> Set[Tuple[int, int]]:
+    """(device, inode) of what live processes, but those of ``without``, have open or mapped under a name that ``paths`` end in.
 
     By name first, since asking for the file behind every descriptor could hang on a dead network file system; then by what
     the name really is, since a container sees the same file at another place.
     """
     names = {os.path.basename(path) for path in paths}
     keys: Set[Tuple[int, int]] = set()
-    for pid in all_pids(proc_root):
+    for pid in set(all_pids(proc_root)) - without:
         base = "%s/%d" % (proc_root, pid)
         try:
             keys |= _opened(base, names) | _mapped(base, names)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, Sequence
 from unittest import mock
 
@@ -630,3 +631,48 @@ def test_a_zombie_is_reported_with_the_parent_that_must_reap_it(machine: Machine
     (said,) = caught.value.result["unkillable"]
     assert said["state"] == "Z" and "pid %d" % os.getpid() in said["advice"]
     assert caught.value.result["reboot_required"] is False and caught.value.result["signalled"] == []
+
+
+def holds(segment: Path) -> str:
+    """What a process runs that has a segment open until it is told to end."""
+    return "held = open(%r); time.sleep(120)" % str(segment)
+
+
+@pytest.mark.parametrize("how", ["orphan", "unit"])
+def test_segments_of_what_is_ended_go_in_the_same_run(machine: Machine, tmp_path: Path, how: str) -> None:
+    segment, other = tmp_path / "vllm_offload_a", tmp_path / "vllm_offload_b"
+    segment.write_text("x")
+    other.write_text("x")
+    scope: Dict[str, Any] = {"clean_shm": True, "timeout": 10.0, "settle": 0.1, "grace": 2.0}
+    if how == "orphan":
+        machine.spawn(holds(segment), **ORPHAN)
+    else:
+        server, engine = machine.spawn(holds(segment), gpus=()), machine.spawn(vllm=True)  # the server itself is on no GPU
+        in_unit(machine, "vllm-a.service", server, after=0.0)
+        in_unit(machine, "vllm-a.service", engine, after=0.0)
+        machine.systemd.on_stopped = lambda unit: kill_members(machine, [server, engine])
+        scope.update(scope="services", services=("vllm-a",))
+    machine.spawn(holds(other), gpus=())  # nobody asked for this one
+    ports = machine.ports(shm_root=str(tmp_path))
+    planned = reclaim(ReclaimRequest(**scope), ports, check_mode=True)
+    assert [each.path for each in planned.shm_removed] == [str(segment)] and segment.exists()
+    result = reclaim(ReclaimRequest(**scope), ports)
+    assert result.freed and [each.path for each in result.shm_removed] == [str(segment)]
+    assert not segment.exists() and other.exists()
+    assert not reclaim(ReclaimRequest(**scope), ports).changed, "a second run finds nothing"
+
+
+def test_segments_of_what_ends_during_the_proof_are_seen_twice_as_well(machine: Machine, tmp_path: Path) -> None:
+    segment = tmp_path / "vllm_offload_a"
+    segment.write_text("x")
+    orphan, server = machine.spawn(**ORPHAN), machine.spawn(holds(segment), gpus=())
+    real = machine.reading
+
+    def reading() -> Snapshot:
+        if not machine.alive(orphan):
+            kill_members(machine, [server])
+        return real()
+
+    machine.reading = reading  # type: ignore[method-assign]
+    result = reclaim(ReclaimRequest(clean_shm=True, timeout=10.0, settle=0.1, grace=2.0), machine.ports(shm_root=str(tmp_path)))
+    assert result.freed and [each.path for each in result.shm_removed] == [str(segment)]
