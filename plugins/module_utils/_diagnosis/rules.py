@@ -275,7 +275,7 @@ RULES: Tuple[Rule, ...] = (
     ),
     _rule(
         "unknown",
-        r"(Read-only file system|Errno 30\])(?:[^/]*?'?(?P<path>/[^\s'\":]+))?",
+        r"(Read-only file system|Errno 30\]|No usable temporary directory)(?:[^/]*?'?(?P<path>/[^\s'\":]+))?",
         "the server may not write to {path}",
         "The unit lets it write below its home, and where download_dir and the variables of caches point. "
         "Add the directory to unit_options.Service.ReadWritePaths, or have it written elsewhere.",

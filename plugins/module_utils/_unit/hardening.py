@@ -16,8 +16,9 @@ Left out on purpose, each because the server breaks with it:
 
 from __future__ import annotations
 
+import posixpath
 import re
-from typing import List, Tuple
+from typing import Any, Iterator, List, Mapping, Tuple
 
 from .environment import unit_environment
 from .spec import ServiceSpec
@@ -45,8 +46,8 @@ _ALWAYS: Tuple[str, ...] = (
     "SystemCallErrorNumber=EPERM",
     "UMask=0077",
 )
-_HOMES = ("/home/", "/root/", "/run/user/")
-_TEMPORARY = ("/tmp/", "/var/tmp/")
+_HOMES = ("/home", "/root", "/run/user")
+_TEMPORARY = ("/tmp", "/var/tmp")
 # Where the user may have put a cache of his own. The rest of the file system is read-only to the server.
 _CACHES = (
     "HOME",
@@ -61,19 +62,40 @@ _CACHES = (
 )
 # What can stand in a list of paths without quotes.
 _PLAIN_PATH = re.compile(r"^/[A-Za-z0-9_./@+=,-]+\Z")
+# Where a path begins in a value: alone, as a URL, after a name (LoRA modules), in a list, in JSON. Not in a text: a chat template may
+# be one.
+_IN_VALUE = re.compile(r"(?:^|[=:,\"'])(?:file://)?(/[^=:,\"'\s]+)")
 
 
 def hardening(spec: ServiceSpec) -> List[str]:
     """The lines of ``[Service]`` that narrow what the server can reach."""
     lines = list(_ALWAYS)
     writable = writable_paths(spec)
-    # A model, a virtual environment or a cache in somebody's home, or in a temporary directory, must stay reachable.
-    needed = [spec.model, spec.executable, *writable]
-    lines.append("ProtectHome=%s" % ("read-only" if any(path.startswith(_HOMES) for path in needed) else "yes"))
-    lines.append("PrivateTmp=%s" % ("no" if any(path.startswith(_TEMPORARY) for path in needed) else "yes"))
+    # A model, a virtual environment, a cache, a template, a certificate in somebody's home or in a temporary directory stays reachable.
+    needed = [spec.model, spec.executable, *writable, *_paths_in(spec.args), *_paths_in(spec.env)]
+    needed = [posixpath.normpath("/" + path.lstrip("/")) for path in needed if path.startswith("/")]
+    home = any((path + "/").startswith(place + "/") for path in needed for place in _HOMES)
+    # A temporary directory itself is there in either case.
+    temporary = any(path.startswith(place + "/") for path in needed for place in _TEMPORARY)
+    lines.append("ProtectHome=%s" % ("read-only" if home else "yes"))
+    lines.append("PrivateTmp=%s" % ("no" if temporary else "yes"))
+    # Those of the host would be read-only as everything else is, and no Python starts without one to write to.
+    opened = sorted({*writable, *_TEMPORARY}) if temporary else writable
     # A hyphen: one that isn't there is no reason not to start.
-    lines += ["ReadWritePaths=%s%s" % ("" if path == spec.home else "-", path) for path in writable]
+    lines += ["ReadWritePaths=%s%s" % ("" if path == spec.home else "-", path) for path in opened]
     return lines
+
+
+def _paths_in(value: Any) -> Iterator[str]:
+    """The absolute paths that a value names, however deep in it."""
+    if isinstance(value, str):
+        yield from _IN_VALUE.findall(value)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _paths_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _paths_in(item)
 
 
 def writable_paths(spec: ServiceSpec) -> List[str]:
