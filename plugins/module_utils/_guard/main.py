@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Callable, List, Optional, Sequence, TypeVar
 
 from .._core.clock import Clock, Deadline
 from .._core.errors import GpuFleetError
+from .._gpu.host import natural, normal_pci
 from .._gpu.reader import GpuReader, open_reader
-from .._gpu.types import Snapshot
+from .._gpu.types import Gpu, Snapshot
 from . import exit_codes
 from .leftovers import leftovers
 from .options import Options, read_options
@@ -281,14 +282,25 @@ def _open_backend(backend: str, timeout: float) -> GpuReader:
 
 def _moved(snapshot: Snapshot, options: Options) -> str:
     """In words, which of the unit's GPUs has another index than the server is given; "" when none has."""
-    wrong = [
-        "%s is GPU %d now, not GPU %d" % (word, gpu.index, index)
-        for word, index, gpu in zip(options.gpus, options.indices, snapshot.gpus)
-        if gpu.index != index
-    ]
+    wrong: List[str] = []
+    for word, index in zip(options.gpus, options.indices):
+        # word by word: a GPU that is named twice is read once, and one that may be meant and does not say so has not moved
+        found = [gpu.index for gpu in snapshot.gpus if _names(word, gpu)]
+        if found and index not in found:
+            said = "%s is GPU %d now, not GPU %d" % (word, found[0], index)
+            wrong += [said] if said not in wrong else []
     if not wrong:
         return ""
     return "%s, and the unit would give the server another one in its place; deploy the service again" % "; ".join(wrong)
+
+
+def _names(word: str, gpu: Gpu) -> bool:
+    """Whether one of a selection's words, of which the reading has found every one, means this GPU."""
+    if word.isdigit():
+        return gpu.index == natural(word)
+    if normal_pci(word) is not None:
+        return gpu.pci_bus_id is not None and normal_pci(gpu.pci_bus_id) == normal_pci(word)
+    return gpu.uuid is not None and gpu.uuid.lower().startswith(word.lower())
 
 
 def one_line(text: str) -> str:

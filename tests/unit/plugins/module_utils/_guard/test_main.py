@@ -164,6 +164,30 @@ def test_a_gpu_that_moved_is_not_mistaken_for_the_one_that_has_its_index_now() -
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "indices"),
+    [("1,1,2", "1,1,2"), ("1,2,1", "1,2,1"), ("GPU-b,1,GPU-c", "1,1,2"), ("2,0000:01:00.0,GPU-b,gpu-B", "2,1,1,1"), ("all", "1")],
+)
+def test_a_gpu_that_is_named_twice_has_not_moved(words: str, indices: str) -> None:
+    idle = {"total_mib": 97887, "used_mib": 0, "free_mib": 97249}
+    both = {1: Gpu(1, "GPU-b", "00000000:01:00.0", "A", **idle), 2: Gpu(2, "GPU-c", "00000000:02:00.0", "A", **idle)}
+
+    def run(numbers: str) -> Run:
+        order = list(dict.fromkeys(int(word) for word in indices.split(","))) if words != "all" else [1, 2]
+        return Run(lambda now: Snapshot(True, gpus=tuple(both[each] for each in order)), ["--gpus", words, "--indices", numbers])
+
+    assert run(indices).code == exit_codes.PASS
+    if words != "all":
+        moved = run("7" + indices[1:])
+        assert moved.code == exit_codes.ABSENT and "now, not GPU 7, and the unit" in moved.said[-1] and moved.said[-1].count("now,") == 1
+
+
+def test_a_gpu_that_may_be_meant_and_does_not_say_so_has_not_moved() -> None:
+    lost = Gpu(5, None, None, None, state="lost", error="it may be 'GPU-b', which was asked for, and does not say")
+    run = Run(lambda now: Snapshot(True, gpus=(lost,)), ["--gpus", "GPU-b", "--indices", "3"])
+    assert run.code == exit_codes.DRIVER and "it may be 'GPU-b'" in run.said[-1]
+
+
 def test_a_gpu_that_is_not_there_is_not_waited_for() -> None:
     run = Run(lambda now: GpuFleetError("GPU '9' is not on this host. This host has: 0."))
     assert (run.code, run.took) == (exit_codes.ABSENT, 0.0) and "GPU '9' is not on this host" in run.said[-1]
