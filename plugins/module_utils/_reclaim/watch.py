@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 from .._gpu.types import Snapshot
+from .._process.rules import protected_by_user
+from .._process.types import CgroupOwner
 from .left import all_in_use, out_of_reach
 from .proof import Proof, held_mib, prove_free
 from .situation import Situation
-from .types import Plan
+from .types import Holder, Plan
 
 # Between two looks at processes and units while the memory is watched; the first comes sooner.
 _LOOK_S = 1.0
@@ -73,14 +75,20 @@ class Watch:
     def _settle(self) -> float:
         """The settle time; where nothing was done and nobody is there who could take memory, a short one is proof enough."""
         now = self._now
-        quiet = all(
-            holder.protected_by is not None or holder.state == "gone"
-            for holder in now.view.holders
-            if holder.gpus & set(now.selected)
-        )
+        quiet = all(self._takes_none(holder) for holder in now.view.holders if holder.gpus & set(now.selected))
         if not now.done.changed and quiet:
             return min(now.request.settle, _IDLE_SETTLE_S)
         return now.request.settle
+
+    def _takes_none(self, holder: Holder) -> bool:
+        """Whether a process will not take memory: it has ended, or it is one of those that serve the host (a display, a monitor).
+
+        One that the caller protects may be anybody, a server that loads as well.
+        """
+        if holder.state == "gone" or holder.protected_by is None or holder.info is None:
+            return holder.state == "gone"
+        owner = CgroupOwner(unit=None if holder.unit is None else holder.unit[0])
+        return holder.protected_by != protected_by_user(holder.info, owner, self._now.request.protect)
 
     def _give_up(self, snapshot: Snapshot) -> Optional[str]:
         """Asked while memory is held: look who holds it, and stop waiting when there is more to do or nothing to wait for.

@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import Completed, Runner
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Snapshot
+from ansible_collections.gpufleet.vllm.plugins.module_utils._process import rules
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.identity import ProvenProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import (
@@ -676,3 +677,23 @@ def test_segments_of_what_ends_during_the_proof_are_seen_twice_as_well(machine: 
     machine.reading = reading  # type: ignore[method-assign]
     result = reclaim(ReclaimRequest(clean_shm=True, timeout=10.0, settle=0.1, grace=2.0), machine.ports(shm_root=str(tmp_path)))
     assert result.freed and [each.path for each in result.shm_removed] == [str(segment)]
+
+
+@pytest.mark.parametrize(
+    ("protect", "builtin", "whole"),
+    [((), False, True), (("process:python*",), False, True), (("user:root",), False, True), (("unit:train",), False, True),
+     ((), True, False), (("process:python*",), True, False)],
+)
+def test_only_beside_what_serves_the_host_a_short_settle_time_is_enough(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, protect: Sequence[str], builtin: bool, whole: bool
+) -> None:
+    """What the caller protects may be a server that loads; it has little memory yet, and takes more at any moment."""
+    pid = machine.spawn(mib=100)
+    in_unit(machine, "train.service", pid)
+    real = rules.protected_reason
+    monkeypatch.setattr(
+        unit_views, "protected_reason", lambda info, *more: "monitor" if builtin and info.pid == pid else real(info, *more)
+    )
+    result = do(machine, protect=tuple(protect), settle=0.6)
+    assert result.freed and not result.changed and machine.alive(pid)
+    assert (result.timings.settle >= 0.6) is whole
