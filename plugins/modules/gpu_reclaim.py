@@ -53,8 +53,9 @@ options:
       - V(services) stops the units named in O(services) as well.
       - V(all) ends everything that holds memory of the selected GPUs and is neither protected nor in a container. Units among it are
         stopped as units, with whatever they hold on other GPUs. A scope (C(systemd-run --scope)) is stopped as a unit where a process in
-        it that holds no GPU started one that does, and would start the next; never a login session, a graphical program's scope, nor one
-        in which somebody's shell, a protected process or this task runs.
+        it that holds no GPU started one that does, and would start the next. Only one that C(systemd-run) made, C(run-*.scope) or one with
+        a name of its own on the system's manager; never a login session, a scope of a desktop, a terminal or a snap, nor one in which
+        a process with a terminal, a shell that waits for input, a protected process or this task runs.
         What only has a GPU's device node open is ended when memory is held there for which no process accounts.
     type: str
     choices: [orphans, services, all]

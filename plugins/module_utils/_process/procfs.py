@@ -42,19 +42,21 @@ def read_process(pid: int, root: str = "/proc", title: bool = True) -> Optional[
         exe=_link(base + "/exe"),
         nspids=tuple(int(word) for word in status.get("NSpid", "").split() if word.isdigit()),
         wchan=_wchan(base),
+        terminal=stat.terminal,
     )
 
 
 class Stat:
     """The fields of /proc/PID/stat that matter here."""
 
-    __slots__ = ("comm", "state", "ppid", "start_ticks")
+    __slots__ = ("comm", "state", "ppid", "start_ticks", "terminal")
 
-    def __init__(self, comm: str, state: str, ppid: int, start_ticks: int) -> None:
+    def __init__(self, comm: str, state: str, ppid: int, start_ticks: int, terminal: int) -> None:
         self.comm = comm
         self.state = state
         self.ppid = ppid
         self.start_ticks = start_ticks
+        self.terminal = terminal
 
 
 def parse_stat(text: Optional[str]) -> Optional[Stat]:
@@ -66,7 +68,7 @@ def parse_stat(text: Optional[str]) -> Optional[Stat]:
     if opened < 0 or closed < opened or len(fields) < 20:
         return None
     try:
-        return Stat(text[opened + 1:closed], fields[0], int(fields[1]), int(fields[19]))
+        return Stat(text[opened + 1:closed], fields[0], int(fields[1]), int(fields[19]), int(fields[4]))
     except ValueError:
         return None
 

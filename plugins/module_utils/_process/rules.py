@@ -96,7 +96,10 @@ PROTECTED_RULES: Tuple[Rule, ...] = (
 
 # Where a system keeps the programs that its packages bring; what lies elsewhere (a home, a scratch disk) is somebody's own.
 _SYSTEM_PLACES = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/opt/", "/snap/", "/nix/", "/gnu/", "/run/", "/var/lib/")
-_SHELL = re.compile(r"(?:ba|da|z|k|mk|c|tc|fi)?sh$")
+_SHELL = re.compile(r"(?:r?ba|a|da|z|r?k|mk|pdk|lk|ok|ya|c|tc|fi|xon|o|pw)?sh[\d.-]*$|nu$|elvish$|pwsh-preview$")
+# Options of shells: those that only make sense where somebody sits there, and those that the next word belongs to.
+_SHELL_FILES = ("--init-file", "--rcfile", "--init-command", "-C", "-NoExit")
+_SHELL_VALUES = ("-o", "+o", "-O", "+O", "--config", "--env-config", "--rc", "-WorkingDirectory")
 # Programs that only run what they are given: theirs is no word on who that is.
 _INTERPRETER = re.compile(r"(?:pypy|python|pt_main_thread|perl|ruby|node|java|lua|bash|dash|zsh|ksh|busybox|gjs)[\d.]*(?:-[\w.]+)?$|sh$")
 
@@ -239,14 +242,33 @@ def _installed_names(info: ProcessInfo) -> List[str]:
     return [_base(word) for word in info.argv[1:4] if word.startswith(_SYSTEM_PLACES)]
 
 
+def of_a_person(info: ProcessInfo) -> bool:
+    """Whether somebody may sit at it: it has a controlling terminal, or it is a shell that waits for input."""
+    return info.terminal != 0 or is_interactive_shell(info)
+
+
 def is_interactive_shell(info: ProcessInfo) -> bool:
     """Whether it is a shell at which somebody sits, rather than one that runs a script or a command."""
-    argv = info.argv
-    if not argv or not _SHELL.match(_base(argv[0].lstrip("-"))):
+    argv = list(info.argv)
+    if argv and _base(argv[0]) == "busybox":
+        argv.pop(0)  # busybox ash
+    elif argv and _PYTHON.match(_base(argv[0])):
+        argv = argv[argv.index(_program(info)[0]):] if _program(info) and _program(info)[0] in argv else []  # xonsh
+    if not argv:
         return False
-    options = [word for word in argv[1:] if word.startswith(("-", "+"))]
-    login = argv[0].startswith("-") or any(word in ("-i", "--init-file", "--rcfile") for word in options)
-    return login or len(options) == len(argv) - 1
+    if argv[0].startswith("-"):
+        return True  # a login shell, whatever it is called: -su
+    if not _SHELL.match(_base(argv[0])):
+        return False
+    words = iter(argv[1:])
+    for word in words:
+        if word in ("-i", "-l", "--login", "--interactive") or word in _SHELL_FILES:
+            return True
+        if word in _SHELL_VALUES:
+            next(words, None)
+        elif not word.startswith(("-", "+")) or word.startswith("--command") or re.match(r"-[a-zA-Z]*c", word):
+            return bool(re.match(r"-[a-zA-Z]*i", word))
+    return True
 
 
 def is_python(info: ProcessInfo) -> bool:

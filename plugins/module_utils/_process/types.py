@@ -16,7 +16,7 @@ class ProcessInfo:
     ``start_ticks`` is field 22 of stat (clock ticks since boot), which together with the pid names one process for good;
     ``start_time`` the same as seconds since the epoch. ``cmdline`` is the whole title, arguments joined with spaces.
     ``exe`` is None where the link may not be read. ``state`` is the letter of stat. ``nspids`` are its pids from the
-    outermost visible pid namespace to its own.
+    outermost visible pid namespace to its own. ``terminal`` is the number of its controlling terminal's device, 0 for none.
     """
 
     pid: int
@@ -32,6 +32,7 @@ class ProcessInfo:
     exe: Optional[str] = None
     nspids: Tuple[int, ...] = ()
     wchan: Optional[str] = None
+    terminal: int = 0
 
     @property
     def zombie(self) -> bool:

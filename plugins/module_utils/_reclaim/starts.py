@@ -84,7 +84,8 @@ def server_that_loads(unit: UnitView, ports: Ports) -> Optional[ProcessInfo]:
     main = read_process(unit.main_pid, ports.proc_root) if unit.main_pid else None
     if main is None or main.start_time is None or not _SERVER.search(main.cmdline) or "--uds" in main.argv:
         return None
-    if not 0 <= ports.clock.time() - main.start_time < _LONGEST_START_S or _listens(unit, main, ports):
+    # The kernel gives the host's start in whole seconds, so that a process may seem to start in a moment.
+    if not -1.0 <= ports.clock.time() - main.start_time < _LONGEST_START_S or _listens(unit, main, ports):
         return None
     return main
 

@@ -17,7 +17,7 @@ from .._process.rules import (
     CHANGE_OF_USER,
     GPU_TOOL,
     host_unit_reason,
-    is_interactive_shell,
+    of_a_person,
     protected_by_user,
     protected_reason,
 )
@@ -36,8 +36,13 @@ CHANGE_UNIT = "gpufleet-change.service"
 # The client or supervisor of a container in a service's own cgroup (ExecStart=docker run, Podman's units) is no reason to leave
 # the service alone: stopping the unit is how such a container is stopped.
 _CONTAINER_CLIENT = "container runtime"
-# What a person sits before: a graphical program, a terminal's tab, a pane of tmux. It is never stopped for one process in it.
-_OF_A_PERSON = re.compile(r"(?:app|vte-spawn|tmux-spawn|session)-.*\.scope$|init\.scope$")
+# A scope is stopped for one process in it only where systemd-run made it: with a name of its own (run-r0123.scope), or with any that
+# its caller chose, which only the system's manager tells from what desktops, snaps and container runtimes make.
+_OF_SYSTEMD_RUN = re.compile(r"run-[\w:-]+\.scope$")
+_OF_OTHERS = re.compile(
+    r"(?:app|dbus|snap|flatpak|vte-spawn|tmux-spawn|session|machine|docker|libpod|crio|cri-containerd|nerdctl|containerd|lxc|gnome|kde|plasma"
+    r"|xdg|uwsm|tab|kitty|konsole|terminator|alacritty|wezterm|foot|ghostty|code|screen|tmux|crun|runc|podman|buildah|slurmstepd|init)\b.*$"
+)
 
 
 def unit_views(request: ReclaimRequest, holders: Sequence[Holder], ports: Ports) -> Dict[UnitKey, UnitView]:
@@ -63,6 +68,12 @@ def protection(
 ) -> Optional[str]:
     """The rules' reason, or the caller's. Containers are told apart, since a unit named by the caller may hold one."""
     return protected_reason(info, replace(owner, container=None), own) or protected_by_user(info, owner, patterns)
+
+
+def _made_by_systemd_run(view: UnitView, of_slice: str) -> bool:
+    if _OF_SYSTEMD_RUN.match(view.unit):
+        return True
+    return view.uid is None and not of_slice.startswith("user") and not _OF_OTHERS.match(view.unit)
 
 
 class _Manager:
@@ -113,7 +124,7 @@ class _Manager:
             against = against or self._of_another_user(infos, helpers)
             view = replace(view, protected_by=against, helpers=helpers, takes_along=self._along(name))
             return self._on_its_way(view, status, infos) if named else view
-        supervisor = self._supervisor(view, infos)
+        supervisor = self._supervisor(view, status.slice, infos)
         return view if supervisor is None else replace(view, supervisor=supervisor, takes_along=self._along(name))
 
     def _on_its_way(self, view: UnitView, status: UnitStatus, infos: Mapping[int, ProcessInfo]) -> UnitView:
@@ -183,13 +194,13 @@ class _Manager:
         below = main_pid in ancestors(info.pid, self._root)
         return (reason == GPU_TOOL and below and info.pid != main_pid) or (reason == CHANGE_OF_USER and below)
 
-    def _supervisor(self, view: UnitView, infos: Mapping[int, ProcessInfo]) -> Optional[str]:
+    def _supervisor(self, view: UnitView, of_slice: str, infos: Mapping[int, ProcessInfo]) -> Optional[str]:
         """The process of a scope that holds no GPU, but has started one that does, and could again; None where there is none.
 
-        None too where the scope is more than this program: somebody's shell or session, a protected process, this task, or a process
-        of somebody who is not among ``users``.
+        None too where the scope is more than this program: a session, a graphical program's, one in which somebody sits at a terminal,
+        a protected process, this task, or a process of somebody who is not among ``users``.
         """
-        if _OF_A_PERSON.match(view.unit) or any(is_interactive_shell(info) or self._protection(info) for info in infos.values()):
+        if not _made_by_systemd_run(view, of_slice) or any(of_a_person(info) or self._protection(info) for info in infos.values()):
             return None
         if self._of_another_user(infos, frozenset()) is not None:
             return None

@@ -132,3 +132,10 @@ def test_any_text_for_stat_is_read_or_refused(text: str) -> None:
 def test_any_name_is_read_back(name: str, ticks: int) -> None:
     stat = procfs.parse_stat("7 (%s) S 1" % name + " 0" * 17 + " %d 5 5" % ticks)
     assert stat is not None and (stat.comm, stat.ppid, stat.start_ticks) == (name, 1, ticks)
+
+
+def test_the_controlling_terminal_is_read() -> None:
+    fields = "S 1 7 7 %d 7 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0 0"
+    for terminal in (0, 34816):
+        stat = procfs.parse_stat("7 (sh) " + fields % terminal)
+        assert stat is not None and (stat.terminal, stat.start_ticks) == (terminal, 99)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import replace
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import pytest
 
@@ -76,7 +76,10 @@ def test_a_scope_is_stopped_where_a_process_off_the_gpu_would_start_its_like_aga
     assert view_of("run-r8.service", [shell, child], [child]).supervisor is None, "a service needs no such reason"
 
 
-@pytest.mark.parametrize("unit", ["session-3.scope", "init.scope", "app-code-4711.scope", "vte-spawn-0a.scope", "tmux-spawn-0a.scope"])
+@pytest.mark.parametrize("unit", [
+    "session-3.scope", "init.scope", "app-code-4711.scope", "vte-spawn-0a.scope", "tmux-spawn-0a.scope", "snap.firefox.firefox-1b2.scope",
+    "tab(33).scope", "kitty-33-1.scope", "gnome-launched-foo.scope", "flatpak-org.x-1.scope",
+])
 def test_a_persons_scope_is_never_stopped_for_one_process_in_it(children: Any, unit: str) -> None:
     shell, child = start(children)
     assert view_of(unit, [shell, child], [child]).supervisor is None
@@ -93,6 +96,24 @@ def test_a_scope_with_somebodys_shell_or_a_protected_process_or_this_task_is_not
     assert view_of("job.scope", [shell, child], [child]).supervisor is not None
     alike(monkeypatch, shell, argv=("sudo", "-u", "alice"), comm="sudo")
     assert view_of("job.scope", [shell, child], [child]).supervisor is None
+    alike(monkeypatch, shell, terminal=34816)
+    for scope in ("job.scope", "run-r8.scope"):
+        assert view_of(scope, [shell, child], [child]).supervisor is None, "somebody sits there"
+
+
+def test_a_scope_with_a_name_that_somebody_chose_is_stopped_only_outside_sessions_and_users_managers(children: Any) -> None:
+    shell, child = start(children)
+
+    def supervisor(scope: str, uid: "int | None", of_slice: str) -> Optional[str]:
+        systemd = FakeSystemd(Clock(), units={scope: active(scope, 0, slice=of_slice)}, members={scope: [shell, child]})
+        ports = Ports(systemd=systemd, user_systemd=lambda _uid: systemd)  # type: ignore[arg-type,return-value]
+        holders = [holder(child, unit=(scope, uid))]
+        return views.unit_views(ReclaimRequest(scope="all"), holders, ports)[scope, uid].supervisor
+
+    assert supervisor("job.scope", None, "system.slice") is not None
+    assert supervisor("job.scope", None, "user-1000.slice") is None
+    assert supervisor("job.scope", 1000, "app.slice") is None
+    assert supervisor("run-r8.scope", 1000, "app.slice") is not None
 
 
 def test_a_named_scope_is_held_against_its_processes_as_well() -> None:
