@@ -59,11 +59,15 @@ CHANGE_OF_USER = "change of user"
 # Short and wide patterns would also name somebody's training that is called alike (X, sshd-train). Where the program proves that it is
 # none of the system's, only the names written out count.
 PROTECTED_RULES: Tuple[Rule, ...] = (
-    Rule(r"Xorg(?:\.bin|\.wrap)?|Xwayland|Xvfb|Xvnc", "name", "display server"),
-    Rule(r"X", "installed", "display server"),
+    Rule(r"Xorg(?:\.bin|\.wrap)?|Xwayland|Xvfb|Xvnc|Xtigervnc|Xtightvnc|Xrealvnc|Xephyr|Xnest|Xdcv", "name", "display server"),
+    Rule(r"X(?:vnc.*)?|x11vnc|wayvnc|dcv(?:server|agent|xgltdaemon)|xrdp.*|nxagent|sunshine", "installed", "display server"),
     Rule(r"gnome-(?:shell|session.*)|mutter|kwin_(?:x11|wayland)|plasmashell|ksmserver|weston|sway|Hyprland|cinnamon|xfwm4|gdm3?|sddm|lightdm",
          "name", "desktop session"),
     Rule(r"gnome-.*|mutter.*|kwin.*|plasma.*|cinnamon.*|gdm.*|sddm.*|lightdm.*|gsd-.*", "installed", "desktop session"),
+    Rule(r"cosmic-.*|niri|labwc|wayfire|river|hyprland|cage|phoc|miriway|mir-.*|gamescope.*|xwayland-satel.*|marco|metacity|muffin|compiz"
+         r"|budgie-.*|mate-.*|xfce4-.*|xfdesktop|xfwm4.*|lxqt-.*|lxsession|openbox|fluxbox|icewm.*|i3|i3bar|awesome|bspwm|dwm|qtile|xmonad.*"
+         r"|herbstluftwm|enlightenment.*|wmaker|jwm|twm|fvwm.*|picom|xcompmgr|deepin-.*|dde-.*|ukui-.*|sway.*|weston.*|greetd|lxdm|xdm|slim",
+         "installed", "desktop session"),
     Rule(r"nvidia-persiste.*", "name", "NVIDIA persistence daemon"),
     Rule(r"nvidia-powerd", "name", "NVIDIA power daemon"),
     Rule(r"nv-hostengine|dcgmi?|dcgm-exporter|nvidia_gpu_expo.*|nvidia_gpu_exporter", "name", "GPU monitoring"),
@@ -124,7 +128,9 @@ HOST_UNITS: Tuple[Rule, ...] = (
          r"|oar(?:[-_].*)?|hadoop-yarn-.*|yarn-nodemanager)\.(?:service|scope)",
          "unit", SCHEDULED_JOBS),
     Rule(r"(?:nvidia-.*|dcgm.*|nv-hostengine)\.service", "unit", "it keeps the GPUs running"),
-    Rule(r"(?:gdm3?|sddm|lightdm|display-manager)\.service", "unit", "the desktop"),
+    Rule(r"(?:gdm3?|sddm|lightdm|display-manager|greetd|cosmic-greeter|lxdm|xdm|slim|xrdp(?:-sesman)?"
+         r"|(?:tiger)?vncserver@.*)\.service",
+         "unit", "the desktop"),
 )
 
 

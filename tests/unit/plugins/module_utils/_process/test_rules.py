@@ -192,6 +192,17 @@ def test_the_systems_own_programs_stay_protected(title: "list[str]", comm: str, 
     assert classify(process(title, comm, exe), NOBODY, None).protected
 
 
+@pytest.mark.parametrize("name", [
+    "cosmic-comp", "niri", "labwc", "wayfire", "river", "marco", "metacity", "muffin", "compiz", "budgie-wm", "gamescope", "gamescope-wl",
+    "Xtigervnc", "sway", "i3", "xrdp-chansrv",
+])
+def test_display_servers_and_window_managers_are_protected_where_the_system_has_them(name: str) -> None:
+    for exe in ("/usr/bin/" + name, ""):
+        assert classify(process("/usr/bin/" + name, name, exe), NOBODY, None).protected
+    if not name.startswith("Xtiger") and name != "sway":
+        assert not classify(process(["python3", "/home/alice/" + name], name, PYTHON), NOBODY, None).protected
+
+
 def test_what_must_never_be_signalled_is_protected_by_its_pid() -> None:
     info = process(["python3", "x.py"], "python3", pid=77)
     assert classify(info, NOBODY, None, own_pids={77, 5}).protected_by == "it runs this task"
@@ -235,7 +246,7 @@ def test_the_users_patterns_protect(pattern: str, protected: bool) -> None:
      "containerd.service", "kubelet.service", "slurmd.service", "slurmstepd.scope", "nvidia-persistenced.service",
      "pbs.service", "pbs_mom.service", "condor.service", "htcondor.service", "lsfd.service", "sgeexecd.service", "sgeexecd.p6444.service",
      "gridengine-exec.service", "nomad.service", "nomad-client.service", "oar-node.service", "hadoop-yarn-nodemanager.service",
-     "systemd-logind.service", "dbus.service", "cron.service", "gdm.service"],
+     "systemd-logind.service", "dbus.service", "cron.service", "gdm.service", "greetd.service", "xrdp-sesman.service"],
 )
 def test_units_that_carry_the_host_are_never_stopped(unit: str) -> None:
     assert host_unit_reason(unit)
