@@ -100,6 +100,19 @@ def test_a_mig_instance_is_waited_for_by_its_own_memory(guard: Guard, backend: s
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_neighbour_on_another_mig_instance_is_not_blamed(guard: Guard, backend: str) -> None:
+    guard.driver.gpus.preset("mig")
+    first, second, third = Reading(guard.driver).one("nvml", processes=False)["gpus"][0]["mig_devices"]
+    own, neighbour = guard.driver.hold(first["uuid"], 2000), guard.driver.hold(second["uuid"], 300)
+    for device, expected in ((first, [(own.pid, 2000)]), (second, [(neighbour.pid, 300)]), (third, [])):
+        (gpu,) = Reading(guard.driver).one(backend, gpus=[device["uuid"]])["gpus"]
+        assert [(process["pid"], process["used_mib"]) for process in gpu["processes"]] == expected
+    done = guard.run(first["uuid"], "--backend", backend, timeout="0.5")
+    assert done.returncode == exit_codes.MEMORY
+    assert "held by pid %d" % own.pid in done.stdout and "pid %d" % neighbour.pid not in done.stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_the_whole_of_a_divided_gpu_is_refused_at_once(guard: Guard, backend: str) -> None:
     guard.driver.gpus.preset("mig")
     facts = Reading(guard.driver).one("nvml", processes=False)

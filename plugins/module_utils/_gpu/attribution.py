@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import AbstractSet, Callable, List, Optional, Sequence, Tuple
 
 from .._process.inspect import Inspection
@@ -13,7 +13,7 @@ from .._process.readers import only_reads
 from .._process.rules import classify
 from .._process.types import CgroupOwner, ProcessInfo
 from . import raw
-from .lists import merge
+from .lists import merge, parts_of
 from .types import GpuProcess
 
 MIB = 1 << 20
@@ -35,7 +35,8 @@ class Attribution:
     def on(self, gpu: raw.RawGpu) -> Tuple[GpuProcess, ...]:
         """The listed processes of a GPU, then those that hold its node although no list shows them."""
         listed = merge(gpu.processes or [])
-        found: List[GpuProcess] = [self._process(pid, kind, used) for pid, kind, used in listed]
+        parts = parts_of(gpu.processes or [])
+        found: List[GpuProcess] = [replace(self._process(pid, kind, used), parts=parts[pid]) for pid, kind, used in listed]
         named = {pid for pid, _kind, _used in listed}
         for pid, minors in sorted(self.inspection.holders.items()):
             # The reader itself and what it runs holds every node while it looks. Who has ended since its node was seen holds

@@ -22,6 +22,10 @@ def plausible(pid: int, used: Optional[int], total: Optional[int]) -> bool:
     return used is None or 0 <= used <= (ABSURD if total is None else total)
 
 
+# One process in one MIG instance: (GPU instance, compute instance, bytes); None each where the driver does not say.
+Part = Tuple[Optional[int], Optional[int], Optional[int]]
+
+
 def merge(entries: Sequence[raw.RawProcess]) -> List[Tuple[int, str, Optional[int]]]:
     """Entries of all lists by pid: (pid, types joined with +, bytes).
 
@@ -29,18 +33,26 @@ def merge(entries: Sequence[raw.RawProcess]) -> List[Tuple[int, str, Optional[in
     instances has memory in each: they are added. A part that is not reported makes the whole unknown.
     """
     kinds: Dict[int, List[str]] = {}
-    parts: Dict[int, Dict[Tuple[Optional[int], Optional[int]], Optional[int]]] = {}
     for entry in entries:
         of_pid = kinds.setdefault(entry.pid, [])
         if entry.kind not in of_pid:
             of_pid.append(entry.kind)
+    parts = parts_of(entries)
+    return [(pid, "+".join(sorted(kinds[pid])), total(parts[pid])) for pid in sorted(kinds)]
+
+
+def parts_of(entries: Sequence[raw.RawProcess]) -> Dict[int, Tuple[Part, ...]]:
+    """Where each process has its memory, by pid, each place once."""
+    parts: Dict[int, Dict[Tuple[Optional[int], Optional[int]], Optional[int]]] = {}
+    for entry in entries:
         where = (entry.gpu_instance_id, entry.compute_instance_id)
         mine = parts.setdefault(entry.pid, {})
         before = mine.get(where)
         mine[where] = entry.used if before is None else before if entry.used is None else max(before, entry.used)
-    merged: List[Tuple[int, str, Optional[int]]] = []
-    for pid in sorted(kinds):
-        sizes = list(parts[pid].values())
-        total = None if None in sizes else sum(size or 0 for size in sizes)
-        merged.append((pid, "+".join(sorted(kinds[pid])), total))
-    return merged
+    return {pid: tuple((where[0], where[1], used) for where, used in mine.items()) for pid, mine in parts.items()}
+
+
+def total(parts: Sequence[Part]) -> Optional[int]:
+    """Bytes of all these parts; None when one is unknown."""
+    sizes = [used for _instance, _compute, used in parts]
+    return None if None in sizes else sum(size or 0 for size in sizes)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterable, Optional, Tuple
 
+from .lists import Part, total
+
 
 @dataclass(frozen=True)
 class GpuProcess:
@@ -17,7 +19,8 @@ class GpuProcess:
     None for a process that holds the GPU's device node open although no list shows it. ``state`` is ``running``, ``zombie``,
     ``gone`` (the driver still lists it, the process is no more) or ``not_visible`` (the driver's number means nothing here,
     or means another process). ``unit`` belongs to the user manager of ``uid`` when ``user_unit`` is true. ``proven`` means that
-    the process was seen to hold a GPU device node open. The fields from ``start_ticks`` on serve proof and are not exported.
+    the process was seen to hold a GPU device node open. ``parts`` says where on the GPU a listed process has its memory (see lists.py).
+    The fields from ``start_ticks`` on serve proof and are not exported.
     """
 
     pid: int
@@ -40,6 +43,22 @@ class GpuProcess:
     exe: Optional[str] = None
     user_unit: bool = False
     proven: bool = False
+    parts: Tuple[Part, ...] = ()
+
+    def on_mig(self, device: MigDevice) -> Optional[GpuProcess]:
+        """This process as far as it is on one MIG instance: whole where nobody knows on which, None where it is on others alone."""
+        if not self.on_known_instances or device.gpu_instance_id is None:
+            return self
+        # a compute instance that is not said may be any of its GPU instance's
+        mine = tuple(part for part in self.parts if part[0] == device.gpu_instance_id and (
+            part[1] is None or device.compute_instance_id is None or part[1] == device.compute_instance_id))
+        used = total(mine)
+        return replace(self, parts=mine, used_mib=None if used is None else used >> 20) if mine else None
+
+    @property
+    def on_known_instances(self) -> bool:
+        """Whether the driver says on which MIG instances it is."""
+        return bool(self.parts) and all(instance is not None for instance, _compute, _used in self.parts)
 
     def to_dict(self) -> Dict[str, Any]:
         """The process as the contract has it."""
@@ -153,13 +172,16 @@ class Gpu:
         }
 
     def of_mig(self, device: MigDevice) -> Gpu:
-        """This GPU narrowed to one of its MIG instances: the instance's UUID and memory, the parent's index and node."""
+        """This GPU narrowed to one of its MIG instances: the instance's UUID, memory and processes, the parent's index and node."""
+        processes = tuple(each for each in (process.on_mig(device) for process in self.processes) if each is not None)
+        anywhere = [each.pid for each in processes if device.gpu_instance_id is None or not each.on_known_instances]
+        doubt = "may be on another MIG instance: pid %s" % ", ".join(map(str, anywhere)) if anywhere else None
         return replace(
             self,
             uuid=device.uuid,
             name=device.name or self.name,
             state=device.state if self.state == "ok" else self.state,
-            error=device.error or self.error,
+            error="; ".join(text for text in (device.error or self.error, doubt) if text) or None,
             memory_type="mig",
             total_mib=device.total_mib,
             used_mib=device.used_mib,
@@ -167,6 +189,7 @@ class Gpu:
             reserved_mib=device.reserved_mib,
             unattributed_mib=None,
             mig_devices=(device,),
+            processes=processes,
         )
 
 
