@@ -175,6 +175,17 @@ def test_a_process_list_that_cannot_be_read_is_not_an_empty_one(reading: Reading
             assert [(process["type"], process["used_mib"]) for process in gpu["processes"]] == [(None, None)]
 
 
+def test_holders_that_cannot_be_told_do_not_vanish_without_a_word(reading: Reading) -> None:
+    reading.driver.gpus.set(2, unlisted=True)
+    holder = reading.driver.hold(2, 2000)
+    (process,) = reading.one("nvml")["gpus"][2]["processes"]
+    assert process["pid"] == holder.pid and process["type"] is None
+    reading.driver.gpus.hang("nvmlDeviceGetMinorNumber", gpu=2)
+    facts = reading.one("nvml", timeout=0.5)
+    assert facts["available"] and not states(facts) and facts["gpus"][2]["processes"] == []
+    assert "can't be seen where the number of its device node is unknown: GPU 2" in facts["reason_detail"]
+
+
 def test_one_lost_gpu_alone_is_a_gpu_that_is_lost(reading: Reading) -> None:
     reading.driver.gpus.scenario(gpus=1)
     reading.driver.gpus.set(0, state="lost")

@@ -25,6 +25,7 @@ BACKENDS = ("auto", "nvml", "nvidia_smi")
 LONGEST_CALL_S = 86400
 
 _NOT_ROOT = "not read as root: who holds a GPU without being listed can't be seen for other users' processes"
+_NO_MINOR = "who holds a GPU without being listed can't be seen where the number of its device node is unknown: GPU %s"
 
 
 class GpuReader:
@@ -145,6 +146,9 @@ class _HostReader(GpuReader):
             reading.notes += (_NOT_ROOT,)
         for pid in self._driver.helpers:
             holders.pop(pid, None)
+        nameless = _fill_minors(reading, self._places.proc)
+        if holders and nameless:
+            reading.notes += (_NO_MINOR % ", ".join(map(str, nameless)),)
         if not holders and not any(gpu.processes for gpu in reading.gpus):
             return reading, None  # nobody there, and nothing to load for it
         from .look import look
@@ -228,6 +232,14 @@ def _fill_addresses(reading: raw.RawReading, pci: Optional[Sequence[str]], proc_
             for gpu in reading.gpus:
                 gpu.pci_bus_id = gpu.pci_bus_id or addresses[gpu.index]
             return
+
+
+def _fill_minors(reading: raw.RawReading, proc_root: str) -> List[int]:
+    """Ask the module for the numbers of device nodes that the driver does not tell; the readable GPUs whose number stays unknown."""
+    for gpu in reading.gpus:
+        if gpu.minor is None and gpu.pci_bus_id is not None:
+            gpu.minor = host.driver_minor(gpu.pci_bus_id, proc_root)
+    return [gpu.index for gpu in reading.gpus if gpu.minor is None and gpu.code == raw.SUCCESS]
 
 
 def _narrowed(snapshot: Snapshot, chosen: Sequence[Gpu]) -> Snapshot:

@@ -145,3 +145,15 @@ def test_an_address_is_taken_from_the_bus_only_where_its_place_is_certain(
     reading = raw.RawReading(backend, count=count, gpus=[raw.RawGpu(index) for index in indices])
     reader._fill_addresses(reading, on_bus, str(tmp_path))
     assert [gpu.pci_bus_id for gpu in reading.gpus] == [on_bus[index] if filled else None for index in indices]
+
+
+def test_the_module_knows_the_device_nodes_that_the_driver_does_not_tell(tmp_path: Path) -> None:
+    """Without the number, whoever holds the node without being listed would not be seen."""
+    for address, minor in (("0000:00:00.0", 4), ("0000:01:00.0", 7)):
+        base = tmp_path / "driver/nvidia/gpus" / address
+        base.mkdir(parents=True)
+        (base / "information").write_text("Model: A\nDevice Minor: \t %d\n" % minor)
+    gpus = [raw.RawGpu(index, pci_bus_id="00000000:0%d:00.0" % index) for index in range(3)] + [raw.RawGpu(3, code=raw.GPU_IS_LOST)]
+    gpus[1].minor = 1
+    assert reader._fill_minors(raw.RawReading("nvml", count=4, gpus=gpus), str(tmp_path)) == [2]
+    assert [gpu.minor for gpu in gpus] == [4, 1, None, None]
