@@ -63,6 +63,7 @@ options:
   services:
     description:
       - The units to stop, for O(scope=services). Units of a user's systemd are found by their name too.
+      - A name that no unit of the host has is no failure; it is said in RV(left_alone), in the message, and as a warning.
       - A unit that holds none of the selected GPUs is left running, also one that is on no GPU as far as the host shows, such as a service
         whose server runs in a container of its own. One that is on its way up is stopped, since it will hold them in a moment. It counts
         as such while systemd is starting it or about to, while its vLLM server loads, and when it comes back after this run stopped it.
@@ -119,7 +120,7 @@ options:
       - Only processes of these users are ended. Names or numbers; an empty list means everybody's.
       - A unit is only stopped when each of its processes is theirs, also those that are on no GPU. One that root runs for them is left
         running, unless root is among them.
-      - A name that has neither an account nor a process on the host is said in C(left_alone); an empty one, several in one, and negative
+      - A name that has neither an account nor a process on the host is said in RV(left_alone) and as a warning; an empty one, several in one, and negative
         numbers are refused.
     type: list
     elements: str
@@ -221,7 +222,8 @@ msg:
   type: str
   sample: >-
     GPU memory is still held after 2.1 s. GPU 0: 1502 MiB used, at most 1024 count as free, held by python3 (pid 4711, user alice,
-    1500 MiB): it is no orphan. Next: select other GPUs, or widen the scope to what may be ended, or accept it with accept: in_use.
+    1500 MiB): it is no process of vLLM (scope: orphans leaves that alone). Next: select other GPUs, or widen the scope (scope: all), or
+    accept it with accept: in_use.
 freed:
   description:
     - Whether every selected GPU is at or under O(max_used_mib) and stable, as the driver says.

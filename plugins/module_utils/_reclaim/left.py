@@ -241,8 +241,8 @@ def _ways_to_more(in_use: Sequence[Held], scope: str) -> List[str]:
     holders = [(holder, why) for each in in_use for holder, why in each.holders]
     units = sorted({holder.unit[0] for holder, why in holders if holder.unit is not None and why.endswith(BY_SCOPE) and ACTIVE in why})
     if scope != "all" and any(why.endswith(BY_SCOPE) for _holder, why in holders):
-        services = " (scope: services with services: [%s])" % ", ".join(units) if units else ""
-        ways.append("widen the scope to what may be ended" + services)
+        services = "scope: services with services: [%s], or " % ", ".join(units) if units else ""
+        ways.append("widen the scope (%sscope: all)" % services)
     out = [found for found in (_FILTERED.search(why) for _holder, why in holders) if found is not None]
     filters = [name for name in ("users", "min_age", "select") if any(name in found.groups() for found in out)]
     if filters:

@@ -22,7 +22,7 @@ from .reset import plan_resets, reset_gpus
 from .result import ReclaimResult, of_run, planned
 from .shm import find_stale, remove
 from .situation import LATE, ROUNDS, Situation
-from .survey import notes, shm_owners, unanswered, unkillable
+from .survey import notes, shm_owners, unkillable, warnings
 from .types import Done, GpuReset, ShmEntry, Skip
 from .watch import Watch
 
@@ -95,7 +95,7 @@ class _Run:
             self.exclusive.refuse_beside_a_holder()
             refuse_beside_a_change(now.view, False)
         free = why_not_free(now.view.snapshot, now.selected, now.limits) is None
-        return replace(planned(now.plan, now.before, free, held, shm, resets), warnings=tuple(unanswered(now.view)))
+        return replace(planned(now.plan, now.before, free, held, shm, resets), warnings=warnings(now.view, now.plan.skips, self.done))
 
     def _planned_resets(self, held: List[Held]) -> List[GpuReset]:
         """What a run would try to reset: what is still held by nothing that a person could name once the plan is carried out."""
@@ -237,7 +237,7 @@ class _Run:
             unkillable(now.view, self.done, self.ports),
             now.held() if readable and not freed else [],
         )
-        return replace(result, warnings=tuple(unanswered(now.view)))
+        return replace(result, warnings=warnings(now.view, now.plan.skips, self.done))
 
     def _left_alone(self) -> Tuple[Skip, ...]:
         """The plan's skips, without a transient unit that is gone because it was stopped."""

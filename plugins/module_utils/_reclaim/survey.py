@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import pwd
-from typing import Dict, FrozenSet, List, Sequence
+from typing import Dict, FrozenSet, List, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
 from .._process.procfs import ancestors, read_process
 from .left import DIRTY, Held, of_survivor, of_zombie
-from .plan import NO_SUCH_USER
+from .plan import NO_SUCH_UNIT, NO_SUCH_USER
 from .ports import Ports
 from .request import ReclaimRequest
-from .types import Done, Plan, UnitView, Unkillable, View
+from .types import Done, Plan, Skip, UnitView, Unkillable, View
 
 
 def unkillable(view: View, done: Done, ports: Ports) -> List[Unkillable]:
@@ -39,16 +39,28 @@ def unanswered(view: View) -> List[str]:
     return ["GPU %d, which was not selected, does not answer (%s)" % (gpu.index, gpu.error or "no detail") for gpu in view.unanswered]
 
 
+def slips(skips: Sequence[Skip], done: Done) -> List[str]:
+    """What the request names that is not on this host; not a transient unit that is gone because it was stopped."""
+    stopped = {name for name, _uid in done.stopped}
+    said = ["Unit %s: %s" % (skip.name, skip.reason) for skip in skips if skip.reason == NO_SUCH_UNIT and skip.name not in stopped]
+    return said + ["User %s: %s" % (skip.name, skip.reason) for skip in skips if skip.reason == NO_SUCH_USER]
+
+
+def warnings(view: View, skips: Sequence[Skip], done: Done) -> Tuple[str, ...]:
+    """What a caller has to know although nothing failed for it: slips, and GPUs that could not be taken into account."""
+    return tuple(unanswered(view) + slips(skips, done))
+
+
 def notes(
     view: View, done: Done, revived: Sequence[UnitView], held: Sequence[Held], fresh: Plan, ports: Ports
 ) -> List[str]:
     """What else the failure message has to say: units that would not stop, what came back (``fresh`` would be ended next), suspects,
-    resets that failed, GPUs and users that could not be taken into account."""
+    resets that failed, GPUs, units and users that could not be taken into account."""
     said = ["Unit %s could not be stopped: %s" % (each.unit, each.detail) for each in done.stopped.values()
             if not each.ok and not each.restarted]
     said += ["Unit %s is started again each time it is stopped, by %s" % (unit.label, _reviver(unit, ports)) for unit in revived]
     said += _respawned(done, fresh, ports) + _suspects(view, held, ports) + unanswered(view)
-    said += ["User %s: %s" % (name, NO_SUCH_USER) for name in view.unknown_users]
+    said += slips(fresh.skips, done)
     return said + ["GPU %d: %s" % (each.gpu, each.detail) for each in done.resets if each.detail is not None]
 
 

@@ -145,17 +145,17 @@ def test_the_next_step_is_one_that_is_left() -> None:
     active, other = holder(5, unit=(KIMI, None)), holder(6, unit=("x.service", None))
     both = [unit(KIMI), unit("x.service")]
     assert next_step([active], both) == (
-        "select other GPUs, or widen the scope to what may be ended (scope: services with services: [%s]), or accept it with accept: "
+        "select other GPUs, or widen the scope (scope: services with services: [%s], or scope: all), or accept it with accept: "
         "in_use." % KIMI
     )
-    assert next_step([active], both, "in_use").endswith("services: [%s])." % KIMI), "it is accepted already"
+    assert next_step([active], both, "in_use").endswith("services: [%s], or scope: all)." % KIMI), "it is accepted already"
     protected = holder(5, unit=(KIMI, None), protected_by="display server")
     assert "services: [x.service])" in next_step([protected, other], both), "what was refused is no next step"
     assert next_step([protected], both) == next_step([protected], both, scope="all") == (
         "select other GPUs, or accept it with accept: in_use."
     )
     assert next_step([holder(5, unit=(KIMI, None))], [unit(KIMI, inactive=True)]) == (
-        "select other GPUs, or widen the scope to what may be ended, or accept it with accept: in_use."
+        "select other GPUs, or widen the scope (scope: all), or accept it with accept: in_use."
     )
     for filters, words in (({"users": ("bob",)}, "users"), ({"min_age": 1e9}, "min_age"), ({"candidates": ()}, "select")):
         assert next_step([holder(5)], [], scope="all", **filters) == (

@@ -697,3 +697,15 @@ def test_only_beside_what_serves_the_host_a_short_settle_time_is_enough(
     result = do(machine, protect=tuple(protect), settle=0.6)
     assert result.freed and not result.changed and machine.alive(pid)
     assert (result.timings.settle >= 0.6) is whole
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_a_name_that_is_not_on_this_host_is_a_warning(machine: Machine, check_mode: bool) -> None:
+    request = ReclaimRequest(scope="services", services=("vllm-kmi",), users=("alcie",), settle=0.1)
+    said = "Unit vllm-kmi.service: there is no such unit on this host"
+    assert [each.split(":")[0] for each in reclaim(request, machine.ports(), check_mode).warnings] == said.split(":")[:1] + ["User alcie"]
+    machine.spawn()
+    if not check_mode:
+        with pytest.raises(GpuFleetError) as caught:
+            do(machine, scope="services", services=("vllm-kmi",), timeout=1.0)
+        assert said in caught.value.msg

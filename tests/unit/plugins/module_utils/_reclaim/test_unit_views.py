@@ -156,6 +156,7 @@ def test_a_unit_with_a_process_of_another_user_is_no_ones_among_users_to_stop(
     hub, notebook = start(children)
     alike(monkeypatch, notebook, user="alice", uid=4711)
     me, number = user_name(os.getuid()), str(os.getuid())
+    users: Tuple[str, ...]
     for users in (("alice",), ("4711",)):
         found = view_of("jupyterhub.service", [hub, notebook], [notebook], hub, named, users=users)
         assert found.protected_by == "it also runs sh (pid %d): its user %s is not among `users`" % (hub, me)
@@ -167,7 +168,9 @@ def test_a_unit_with_a_process_of_another_user_is_no_ones_among_users_to_stop(
 
 def test_the_change_of_user_around_a_named_units_server_is_not_another_users(children: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     main, server = start(children)
-    seen = {main: {"comm": "sudo", "argv": ("sudo",), "exe": "/usr/bin/sudo"}, server: {"user": "alice", "uid": 4711}}
+    seen: Dict[int, Dict[str, Any]] = {
+        main: {"comm": "sudo", "argv": ("sudo",), "exe": "/usr/bin/sudo"}, server: {"user": "alice", "uid": 4711},
+    }
 
     def read(pid: int, root: str = "/proc") -> "ProcessInfo | None":
         info = read_process(pid, root)
