@@ -239,3 +239,65 @@ def test_parts_that_cannot_be_listed_are_said_to_be_unknown(reading: Reading, ca
                 assert gpu["state"] == "error" and "MIG devices: " in gpu["error"]
     if call == "nvmlDeviceGetMaxMigDeviceCount":
         assert [len(gpu["mig_devices"]) for gpu in nvml["gpus"][:2]] == [3, 2]
+
+
+def test_one_gpu_that_is_refused_leaves_the_others(reading: Reading) -> None:
+    uuid = reading.one("nvml", processes=False)["gpus"][0]["uuid"]
+    for call in ("nvmlDeviceGetHandleByIndex*", "nvmlDeviceGetHandleByPci*"):
+        reading.driver.gpus.fail(call, code=4, gpu=1)
+    nvml, smi = reading.both()
+    assert differences(comparable(nvml), comparable(smi)) == []
+    assert [gpu["index"] for gpu in smi["gpus"] if gpu["state"] != "ok"] == [1] and smi["count"] == 8
+    for facts in reading.both(gpus=[uuid]):
+        assert facts["available"] and [gpu["uuid"] for gpu in facts["gpus"]] == [uuid]
+
+
+def test_a_lost_gpu_that_nvidia_smi_leaves_out_is_lost(reading: Reading) -> None:
+    reading.driver.gpus.preset("lost")
+    reading.driver.gpus.smi(lost_gpu="skip")
+    nvml, smi = reading.both()
+    assert differences(comparable(nvml), comparable(smi)) == []
+    assert [gpu["state"] for gpu in smi["gpus"]] == ["ok"] * 3 + ["lost"] + ["ok"] * 4
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo*"])
+def test_a_gpu_that_nobody_asked_for_costs_no_time(reading: Reading, call: str) -> None:
+    uuid = reading.one("nvml", processes=False)["gpus"][0]["uuid"]
+    reading.driver.gpus.hang(call, gpu=3)
+    for word in ["0"] + ([uuid] if "Memory" in call else []):
+        facts = reading.one("nvidia_smi", gpus=[word], timeout=10.0)
+        assert facts["available"] and facts["count"] == 8 and [gpu["index"] for gpu in facts["gpus"]] == [0]
+        assert reading.took[0] < 10
+
+
+def test_a_process_list_that_hangs_costs_only_its_gpus(reading: Reading) -> None:
+    holder = reading.driver.hold(1, 1000)
+    reading.driver.gpus.hang("nvmlDeviceGetGraphicsRunningProcesses*", gpu=1)
+    nvml, smi = reading.both(timeout=3.0)
+    assert differences(comparable(nvml), comparable(smi)) == []
+    assert [gpu["index"] for gpu in smi["gpus"] if gpu["error"]] == [1]
+    assert [process["pid"] for process in processes(smi, 1)] == [holder.pid] and reading.took[1] < 10
+
+
+def test_process_lists_that_hang_everywhere_are_given_up_together(reading: Reading) -> None:
+    reading.driver.gpus.hang("nvmlDeviceGetComputeRunningProcesses*")
+    facts = reading.one("nvidia_smi", timeout=2.0)
+    assert facts["available"] and not facts["processes_reliable"] and facts["free_mib"] == 777976
+    assert reading.took[0] < 9
+
+
+@pytest.mark.parametrize("gpu", [1, None])
+def test_an_optional_value_that_hangs_leaves_memory_and_identity(reading: Reading, gpu: "int | None") -> None:
+    reading.driver.gpus.hang("nvmlDeviceGetUtilizationRates", gpu=gpu)
+    facts = reading.one("nvidia_smi", processes=False, timeout=4.0)
+    assert facts["available"] and facts["free_mib"] == 777976
+    assert [each["state"] for each in facts["gpus"]] == ["ok"] * 8 and all(each["uuid"] for each in facts["gpus"])
+    silent = [each["index"] for each in facts["gpus"] if each["utilization_percent"] is None]
+    assert silent == ([1] if gpu else list(range(8))) and "driver_hung" in facts["gpus"][1]["error"]
+
+
+def test_access_that_the_system_blocks_is_named(reading: Reading) -> None:
+    reading.driver.gpus.fail("nvmlDeviceGetMemoryInfo*", 17, gpu=1)
+    nvml, smi = reading.both()
+    assert differences(comparable(nvml), comparable(smi)) == []
+    assert "blocked by the operating system" in smi["gpus"][1]["error"]

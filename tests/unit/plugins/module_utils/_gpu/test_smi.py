@@ -40,11 +40,12 @@ def _found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smi, "find_smi", lambda: "/usr/bin/nvidia-smi")
 
 
-def row(index: int, fields: "list[str]") -> str:
+def row(index: int, fields: "list[str]", **cells: str) -> str:
     """A line of --query-gpu with these fields."""
     values = {"index": str(index), "uuid": "GPU-%d" % index, "pci.bus_id": "00000000:%02d:00.0" % index, "memory.total": "1000",
               "memory.used": "10", "memory.free": "980", "memory.reserved": "10", "driver_version": "580.1", "utilization.gpu": "0",
-              "compute_mode": "Default", "mig.mode.current": "[N/A]", "gpu_recovery_action": "None", "name": "NVIDIA A"}
+              "compute_mode": "Default", "mig.mode.current": "[N/A]", "count": "[N/A]", "gpu_recovery_action": "None", "name": "NVIDIA A"}
+    values.update(cells)
     return ", ".join(values[field] for field in fields) + "\n"
 
 
@@ -128,7 +129,7 @@ def test_a_hung_driver_is_given_up_with_one_more_try(tmp_path: Path) -> None:
     runner = Smi(lambda arguments: (None, "", ""))
     reading = read(runner, tmp_path)
     assert reading.failure is not None and reading.failure.reason == "driver_hung"
-    assert len(runner.calls) <= 9
+    assert len(runner.calls) <= 11  # the last two ask the first GPU for less
 
 
 def test_one_hung_gpu_leaves_the_others(tmp_path: Path) -> None:
@@ -254,3 +255,148 @@ def test_a_lost_gpu_counts_also_where_others_are_selected(tmp_path: Path) -> Non
         return 0, row(0, fields_of(arguments)), ""
 
     assert read(Smi(answer), tmp_path, only=frozenset([0])).count == 2
+
+
+REFUSED = "Unable to determine the device handle for GPU0000:01:00.0: Insufficient Permissions\n"
+
+
+def test_a_refusal_of_one_gpu_is_none_of_the_driver(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, 3)
+        if 1 in wanted:
+            return 4, REFUSED, ""
+        return NO_SUCH if max(wanted) > 2 else (0, "".join(row(index, fields_of(arguments)) for index in wanted), "")
+
+    reading = read(Smi(answer), tmp_path)
+    assert (reading.failure, reading.count) == (None, 3)
+    assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(0, 0), (1, raw.NO_PERMISSION), (2, 0)]
+
+
+@pytest.mark.parametrize("complaint", [
+    "Unable to determine the device handle for GPU1: 0000:01:00.0: GPU is lost.\n",
+    "Unable to determine the device handle for GPU 0000:01:00.0: GPU is lost.\n",
+    "Unable to determine the device handle for GPU0000:01:00.0: GPU is lost.\n",
+])
+@pytest.mark.parametrize("lost", [1, 3], ids=["a gap", "the last"])
+@pytest.mark.parametrize("count", ["4", "[N/A]"])
+@pytest.mark.parametrize("only", [None, frozenset([0, 1, 3])], ids=["all", "selected"])
+def test_a_lost_gpu_that_is_left_out_is_lost(
+    tmp_path: Path, complaint: str, lost: int, count: str, only: "frozenset[int] | None"
+) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        if arguments[0] == "-L":
+            return 0, "".join("GPU %d: NVIDIA A (UUID: GPU-%d)\n" % (index, index) for index in range(4) if index != lost), complaint
+        wanted = selected(arguments, 4)
+        rows = "".join(row(index, fields_of(arguments), count=count) for index in wanted if index != lost)
+        return NO_SUCH if max(wanted) > 3 else (0, rows, complaint if lost in wanted else "")
+
+    reading = read(Smi(answer), tmp_path, only)
+    codes = {gpu.index: gpu.code for gpu in reading.gpus}
+    assert codes == {index: raw.GPU_IS_LOST if index == lost else 0 for index in sorted(only or range(4))}
+    assert reading.count == 4
+
+
+def test_a_gpu_that_is_counted_and_not_shown_is_not_passed_over(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        wanted = [index for index in selected(arguments, 4) if index != 2]
+        return (0, "".join(row(index, fields_of(arguments), count="4") for index in wanted), "") if wanted else NO_SUCH
+
+    reading = read(Smi(answer), tmp_path)
+    assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(0, 0), (1, 0), (2, raw.NOT_FOUND), (3, 0)] and reading.count == 4
+
+
+def test_the_count_is_asked_of_the_selected_gpus_alone(tmp_path: Path) -> None:
+    runner = Smi(lambda arguments: (0, row(0, fields_of(arguments), count="8"), ""))
+    reading = read(runner, tmp_path, only=frozenset([0]))
+    assert reading.count == 8 and [selected(call, 8) for call in runner.calls] == [[0]]
+
+
+@pytest.mark.parametrize("listed", [None, 255])
+def test_half_a_list_is_no_count(tmp_path: Path, listed: Optional[int]) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        return (listed, "GPU 0: NVIDIA A (UUID: GPU-0)\n", "") if arguments[0] == "-L" else (0, row(0, fields_of(arguments)), "")
+
+    reading = read(Smi(answer), tmp_path, only=frozenset([0]))
+    assert reading.count is None and [note for note in reading.notes if note.startswith("count is unknown: nvidia-smi ")]
+    (tmp_path / "driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
+    (tmp_path / "driver/nvidia/gpus/0000:02:00.0").mkdir()
+    assert read(Smi(answer), tmp_path, only=frozenset([0])).count == 2
+
+
+def test_who_the_gpus_are_is_asked_without_their_memory(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        fields = fields_of(arguments)
+        return (None, "", "") if any(field.startswith("memory") for field in fields) else (0, row(0, fields), "")
+
+    reading = SmiCollector(Smi(answer), 5, str(tmp_path)).read(None, False, raw.IDENTITY)
+    assert [(gpu.uuid, gpu.code, gpu.memory_code) for gpu in reading.gpus] == [("GPU-0", 0, 0)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("bad", [[0], [0, 1, 2]], ids=["one", "all"])
+def test_a_value_that_hangs_costs_neither_memory_nor_identity(tmp_path: Path, count: int, bad: List[int]) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, count)
+        if max(wanted) >= count:
+            return NO_SUCH
+        fields = fields_of(arguments)
+        hangs = "utilization.gpu" in fields and set(bad) & set(wanted)
+        return (None, "", "") if hangs else (0, "".join(row(index, fields) for index in wanted), "")
+
+    reading = read(Smi(answer), tmp_path)
+    assert [gpu.index for gpu in reading.gpus] == list(range(count))
+    for gpu in reading.gpus:
+        assert gpu.memory is not None and gpu.uuid and gpu.code == raw.SUCCESS and gpu.mig_code == raw.SUCCESS
+        assert (gpu.unread.get("utilization_percent") == raw.HUNG) is (gpu.index in bad)
+
+
+def test_memory_that_hangs_costs_no_identity(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        wanted, fields = selected(arguments, 2), fields_of(arguments)
+        if max(wanted) > 1:
+            return NO_SUCH
+        return (None, "", "") if 1 in wanted and "memory.used" in fields else (0, "".join(row(index, fields) for index in wanted), "")
+
+    gpu = read(Smi(answer), tmp_path).gpus[1]
+    assert (gpu.uuid, gpu.memory, gpu.code, gpu.memory_code) == ("GPU-1", None, 0, raw.HUNG)
+
+
+def test_one_gpu_whose_report_hangs_does_not_cost_the_others_theirs(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, 3)
+        if arguments[0] == "-q":
+            return (None, "", "") if 1 in wanted else (0, xml(wanted), "")
+        if arguments[0].startswith("--query-compute-apps"):
+            return 0, "GPU-1, 100, 5\n", ""
+        return 0, "".join(row(index, fields_of(arguments)) for index in wanted), ""
+
+    reading = read(Smi(answer), tmp_path, processes=True)
+    assert [(len(gpu.processes or []), gpu.processes_code) for gpu in reading.gpus] == [(0, 0), (1, raw.HUNG), (0, 0)]
+    assert reading.notes == ("nvidia-smi -q -x says nothing usable about GPU 1: %s" % raw.code_text(raw.HUNG),)
+    assert reading.cuda_version == "13.0"
+
+
+def test_lists_that_all_hang_are_not_asked_for_one_after_another(tmp_path: Path) -> None:
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, 20)
+        return (0, "".join(row(index, fields_of(arguments)) for index in wanted), "") if fields_of(arguments) else (None, "", "")
+
+    runner = Smi(answer)
+    reading = read(runner, tmp_path, processes=True)
+    assert [(gpu.processes, gpu.processes_code) for gpu in reading.gpus] == [(None, raw.HUNG)] * 20
+    assert len(runner.calls) == 1 + 1 + 8 + 8  # memory, the report, and the first round of reports and of lists
+
+
+def test_the_search_for_gpus_ends_where_the_driver_says(tmp_path: Path) -> None:
+    """On a busy host also a question about a GPU that is none may take too long."""
+
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, 6)
+        if 2 in wanted or max(wanted) > 5:
+            return None, "", ""
+        return 0, "".join(row(index, fields_of(arguments), count="6") for index in wanted), ""
+
+    runner = Smi(answer)
+    reading = read(runner, tmp_path)
+    assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(index, raw.HUNG if index == 2 else 0) for index in range(6)]
+    assert reading.count == 6 and max(max(selected(call, 6)) for call in runner.calls) <= 7
