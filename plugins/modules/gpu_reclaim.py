@@ -120,8 +120,8 @@ options:
       - Only processes of these users are ended. Names or numbers; an empty list means everybody's.
       - A unit is only stopped when each of its processes is theirs, also those that are on no GPU. One that root runs for them is left
         running, unless root is among them.
-      - A name that has neither an account nor a process on the host is said in RV(left_alone) and as a warning; an empty one, several in one, and negative
-        numbers are refused.
+      - A name that has neither an account nor a process on the host is said in RV(left_alone) and as a warning; an empty one,
+        several in one, and negative numbers are refused.
     type: list
     elements: str
     default: []

@@ -150,7 +150,7 @@ def test_the_next_step_is_one_that_is_left() -> None:
     )
     assert next_step([active], both, "in_use").endswith("services: [%s], or scope: all)." % KIMI), "it is accepted already"
     protected = holder(5, unit=(KIMI, None), protected_by="display server")
-    assert "services: [x.service])" in next_step([protected, other], both), "what was refused is no next step"
+    assert "services: [x.service], or scope: all)" in next_step([protected, other], both), "what was refused is no next step"
     assert next_step([protected], both) == next_step([protected], both, scope="all") == (
         "select other GPUs, or accept it with accept: in_use."
     )
