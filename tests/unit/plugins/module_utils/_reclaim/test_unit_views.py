@@ -218,7 +218,10 @@ def test_what_a_named_units_processes_hold_outside_its_cgroup_is_its_own(childre
     assert seen(holder(os.getpid(), [2])).elsewhere == set()
     assert not seen().opens_driver and not seen().loads
     assert seen(device_holders=lambda root: {server: frozenset({"/dev/nvidiactl"})}).opens_driver
-    with subprocess.Popen(["python3", "-c", "import time; time.sleep(60)", "vllm serve m"]) as young:
+    sleeper = "import time; print(flush=True); time.sleep(60)"
+    with subprocess.Popen(["python3", "-c", sleeper, "vllm serve m"], stdout=subprocess.PIPE) as young:
+        assert young.stdout is not None
+        young.stdout.readline()  # only then is its command line its own
         systemd.units["vllm-a.service"] = active("vllm-a.service", young.pid)
         systemd.members["vllm-a.service"] = [young.pid]
         assert seen().loads
