@@ -200,7 +200,7 @@ def test_a_driver_on_which_every_call_hangs_is_given_up_in_a_bounded_time(monkey
             return RawReading("nvml", count=gpus)
 
     monkeypatch.setattr(child_module, "Worker", Hung)
-    monkeypatch.setattr(driver.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     driver.Driver("nvml", 60.0, None, "/proc", "/dev").read(None, False, 1)
     patience = driver.IMPATIENT_S + 4 * slowest
     assert clock[0] - 1000 < 60 + 12 * patience

@@ -169,7 +169,7 @@ def test_a_gpu_that_moved_is_not_mistaken_for_the_one_that_has_its_index_now() -
     [("1,1,2", "1,1,2"), ("1,2,1", "1,2,1"), ("GPU-b,1,GPU-c", "1,1,2"), ("2,0000:01:00.0,GPU-b,gpu-B", "2,1,1,1"), ("all", "1")],
 )
 def test_a_gpu_that_is_named_twice_has_not_moved(words: str, indices: str) -> None:
-    idle = {"total_mib": 97887, "used_mib": 0, "free_mib": 97249}
+    idle: Dict[str, Any] = {"total_mib": 97887, "used_mib": 0, "free_mib": 97249}
     both = {1: Gpu(1, "GPU-b", "00000000:01:00.0", "A", **idle), 2: Gpu(2, "GPU-c", "00000000:02:00.0", "A", **idle)}
 
     def run(numbers: str) -> Run:
