@@ -63,7 +63,8 @@ options:
   services:
     description:
       - The units to stop, for O(scope=services). Units of a user's systemd are found by their name too.
-      - A name that no unit of the host has is no failure; it is said in RV(left_alone), in the message, and as a warning.
+      - A name that no unit of the host has is no failure; it is said in RV(gpufleet.vllm.gpu_reclaim#module:left_alone), in the
+        message, and as a warning.
       - A unit that holds none of the selected GPUs is left running, also one that is on no GPU as far as the host shows, such as a service
         whose server runs in a container of its own. One that is on its way up is stopped, since it will hold them in a moment. It counts
         as such while systemd is starting it or about to, while its vLLM server loads, and when it comes back after this run stopped it.
@@ -120,8 +121,8 @@ options:
       - Only processes of these users are ended. Names or numbers; an empty list means everybody's.
       - A unit is only stopped when each of its processes is theirs, also those that are on no GPU. One that root runs for them is left
         running, unless root is among them.
-      - A name that has neither an account nor a process on the host is said in RV(left_alone) and as a warning; an empty one,
-        several in one, and negative numbers are refused.
+      - A name that has neither an account nor a process on the host is said in RV(gpufleet.vllm.gpu_reclaim#module:left_alone)
+        and as a warning; an empty one, several in one, and negative numbers are refused.
     type: list
     elements: str
     default: []
@@ -326,7 +327,7 @@ left_alone:
   sample: [{"pid": 977, "name": "Xorg", "reason": "protected: display server"}]
 skipped:
   description:
-    - The same as RV(left_alone).
+    - The same as RV(gpufleet.vllm.gpu_reclaim#module:left_alone).
     - Not in a result that succeeds, since Ansible takes a result with this key for a task that did not run.
   returned: failure
   type: list
