@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,13 +88,26 @@ def test_the_terminal_tells_of_each_host_and_nothing_where_output_is_for_machine
     assert json.loads(machine.out)["gpu01"]["changed"] == 1, machine.out
 
 
-def test_a_shared_connection_that_is_killed_fails_nobody(one: Host, tmp_path: Path) -> None:
-    with LiveSwap(tmp_path, NEW, "-e", "target=gpu01") as live:
-        live.wait_for(f"loading {NEW}")
+def lose_connection(live: LiveSwap, host: Host) -> None:
+    """SIGKILL to the shared connection while the change is followed through it.
+
+    Just after a line is printed nothing runs there: what comes next opens a new connection, and nothing was lost.
+    """
+    end = time.monotonic() + 60
+    while "The connection was lost" not in live.out:
+        assert time.monotonic() < end, live.out
+        host.run("until pgrep -f '[c]hange.pyz attend' > /dev/null; do sleep 0.05; done")
         masters = live.masters()
         assert masters
         for pid in masters:
             os.kill(pid, signal.SIGKILL)
+        time.sleep(1.0)  # for the warning to be printed
+
+
+def test_a_shared_connection_that_is_killed_fails_nobody(one: Host, tmp_path: Path) -> None:
+    with LiveSwap(tmp_path, NEW, "-e", "target=gpu01") as live:
+        live.wait_for(f"loading {NEW}")
+        lose_connection(live, one)
         assert live.end() == 0, live.out
         assert "gpu01: The connection was lost" in live.out and "answers again" in live.out
         assert re.search(r"^gpu01 .*unreachable=0 +failed=0", live.out, re.M), live.out

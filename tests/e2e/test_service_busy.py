@@ -134,6 +134,6 @@ def test_silence_of_one_whose_engine_is_gone_is(host: Host) -> None:
     time.sleep(1.0)
     planned, _seconds, _restarted = again(host, check=True)
     assert "its engine is gone: nobody holds memory on GPU 4" in planned["actions"][0]["reason"], planned
-    host.vllm.behave("small", health_ok_dead_engine=False)
+    # It stays set: a server that may notice ends by itself at its next look, and systemd would be the one who restarts it.
     done, _seconds, restarted = again(host)
     assert done["ready"] and restarted, done

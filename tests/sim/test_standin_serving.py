@@ -351,6 +351,7 @@ def test_health(bench: Bench) -> None:
 def test_health_ok_dead_engine(bench: Bench) -> None:
     bench.standin.behave(health_ok_dead_engine=True, watchdog_seconds=0.1)
     running = bench.serve("minimax", "-tp", "4", "--served-model-name", "m").ready()
+    assert running.complete("m")[0] == 200, "its engine lives"
     os.kill(running.pids("VLLM::EngineCore")[0], signal.SIGKILL)
     eventually(lambda: not running.pids("VLLM::"))
     time.sleep(0.3)

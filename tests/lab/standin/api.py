@@ -257,7 +257,7 @@ class Api:
         if problem is not None:
             return problem
         mode = self._plan.behaviours["completions"]
-        if mode == "hang" or self._plan.behaviours["health_ok_dead_engine"]:
+        if mode == "hang" or (self._engines.dead and self._plan.behaviours["health_ok_dead_engine"]):
             await connection.or_gone(asyncio.Event().wait())
         if mode == "error":
             return error("Internal server error", "InternalServerError", 500)

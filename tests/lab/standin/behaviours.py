@@ -82,7 +82,7 @@ _TABLE = (
         "wrong_served_name", ("bool", "text"), None, "live", "the model is served under another name (true: any)"
     ),
     Behaviour("health", ("health",), None, "live", "what /health answers whatever is true: 200, 500, 503 or hang"),
-    Behaviour("health_ok_dead_engine", ("bool",), False, "live", "/health 200, requests hang, engine death unnoticed"),
+    Behaviour("health_ok_dead_engine", ("bool",), False, "live", "an engine's death goes unnoticed: /health 200, requests hang"),
     Behaviour("completions", ("completions",), "ok", "live", "what completions do: ok, hang, error (500), empty"),
     Behaviour(
         "throttle",
