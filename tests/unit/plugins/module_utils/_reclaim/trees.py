@@ -136,6 +136,7 @@ def make_case(rng: random.Random) -> Case:
         case.chosen = {index for index in range(len(members)) if rng.random() < 0.6}
     _vary(rng, members)
     _vary_more(rng, case)
+    _vary_units(rng, case)
     return case
 
 
@@ -167,6 +168,25 @@ def _vary_more(rng: random.Random, case: Case) -> None:
                 member.zombie, member.leaves, member.stopped = True, None, False
         elif kind < 0.42 and member.leaves is None:
             member.reused = True
+
+
+def _vary_units(rng: random.Random, case: Case) -> None:
+    """In some trees a unit that runs on the GPUs, mostly such that the scope covers it: chance alone makes few of them."""
+    if rng.random() >= 0.3 or any(inside_scope(case, member) for member in case.members):
+        return
+    unit = rng.choice([*UNITS[:2], USER_UNIT])
+    case.down.discard(unit)
+    for member in rng.sample(case.members, rng.randint(1, len(case.members))):
+        member.unit = unit
+        if rng.random() < 0.9:
+            member.name, member.proven, member.container, member.reused = rng.choice(NAMES[:5]), True, False, False
+            member.gpus |= {rng.randrange(GPUS)}
+    if rng.random() < 0.8:
+        case.chosen = None
+        named = case.request.scope == "services" and unit != USER_UNIT
+        case.request = _changed(
+            case.request, scope="services" if named else "all", services=(unit,) if named else (), users=(), min_age=0.0
+        )
 
 
 # What must hold, from the contract's words alone.
@@ -294,7 +314,9 @@ class Forest:
         if case.chosen is not None:
             chosen = [case.members[index] for index in sorted(case.chosen)]
             starts = [(member.pid, read_process(member.pid)) for member in chosen]
-            request = _with_candidates(request, tuple(Candidate(pid, info.start_time or 0.0) for pid, info in starts if info))
+            request = _changed(
+                request, candidates=tuple(Candidate(pid, info.start_time or 0.0) for pid, info in starts if info)
+            )
 
         def cgroup(pid: int, root: str = "/proc") -> str:
             member = by_pid.get(pid)
@@ -360,13 +382,11 @@ class Forest:
             self.units += 1
             self.users_units += unit == USER_UNIT
             speaking = [member for member in case.members if member.unit == unit and not member.zombie and not member.reused]
-            assert any(member.gpus & selected(case) for member in speaking) or unit in case.request.units
+            assert any(member.gpus & selected(case) for member in speaking), "%s was stopped and is on no GPU asked for" % unit
 
 
-def _with_candidates(request: ReclaimRequest, candidates: Any) -> ReclaimRequest:
-    values = dict(vars(request))
-    values["candidates"] = candidates
-    return ReclaimRequest(**values)
+def _changed(request: ReclaimRequest, **values: Any) -> ReclaimRequest:
+    return ReclaimRequest(**{**vars(request), **values})
 
 
 def grow(count: int, seed: int) -> Forest:
