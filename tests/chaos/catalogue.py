@@ -16,8 +16,12 @@ _INVENTORY = ROOT / "inventories" / "lab" / "group_vars" / "gpu_hosts.yml"
 
 
 def entries_with(*models: str, **keys: Any) -> tuple[str, str]:
-    """Words for ``ansible-playbook``: the catalogue, where the entries of these models, or else all of them, say this as well."""
+    """Words for ``ansible-playbook``: the catalogue, where the entries of these models, or else all of them, say this as well.
+
+    A mapping is added to the one that stands there.
+    """
     catalogue: dict[str, dict[str, Any]] = yaml.safe_load(_INVENTORY.read_text(encoding="utf-8"))["vllm_models"]
     for model in models or tuple(catalogue):
-        catalogue[model].update(keys)
+        entry = catalogue[model]
+        entry.update({key: {**entry.get(key, {}), **value} if isinstance(value, dict) else value for key, value in keys.items()})
     return "-e", json.dumps({"vllm_models": catalogue})

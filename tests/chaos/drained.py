@@ -34,7 +34,8 @@ def drained(host: Host, balanced: bool, say: list[str], words: Sequence[str] = (
     old, new = MODELS
     host.reset()
     host.vllm.behave("*", throttle={"tokens_per_s": TOKENS_PER_S})
-    options = [*entries_with(drain_timeout=DRAIN_S), *words]
+    # Which requests the server had, its log tells the stream.
+    options = [*entries_with(drain_timeout=DRAIN_S, args={"enable_log_requests": True}), *words]
     first = Controller(old, [host.name], *options).end()
     if first.rc:
         return [f"the old model could not be deployed: {first.out}"]

@@ -10,6 +10,7 @@ import itertools
 import json
 import threading
 import time
+import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +28,11 @@ class Stream:
     """Clients that ask one after the other, half of them for streams. ``answers`` counts how each request ended. They are
     taken elsewhere as soon as the file ``taken_out`` is there, as a load balancer does.
 
-    ``whole``: every token came, with a finish reason of a finished request. ``refused``: nothing listened, or the server said so
-    with a status from 429 on before the first token. Everything else is ``lost``, with what was seen in ``lost``.
+    ``whole``: every token came, with a finish reason of a finished request. ``refused``: nothing listened, the server said so
+    with a status from 429 on before the first token, or the connection broke and the server never had the request: a listening
+    socket that is closed resets what the kernel still kept in its queue. Everything else is ``lost``, with what was seen in ``lost``.
+
+    What the server had, its own log says: it has to run with ``enable_log_requests``, and each request has a name of its own.
     """
 
     host: Host
@@ -37,6 +41,7 @@ class Stream:
     clients: int = 6
     answers: Counter[str] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
+    _broken: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._end = threading.Event()
@@ -53,37 +58,50 @@ class Stream:
         self.stop()
 
     def stop(self) -> None:
-        """Send nothing more, and wait for what was sent."""
+        """Send nothing more, wait for what was sent, and ask the server's log about the connections that broke."""
         self._end.set()
         for thread in self._threads:
             thread.join(60)
+        broken, self._broken = self._broken, {}
+        log = self.host.journal(f"vllm-{self.model}.service", "--output=cat")
+        assert "Received request " in log, f"{self.model} does not log its requests"
+        for name, detail in broken.items():
+            if f"Received request cmpl-{name}-0:" in log:
+                self.lost.append(detail)
+                self.answers["lost"] += 1
+            else:
+                self.answers["refused"] += 1
 
     def _client(self, number: int) -> None:
         for tokens in itertools.cycle(TOKENS):
             if self._end.is_set() or (self.taken_out is not None and self.taken_out.exists()):
                 return
-            how, detail = self._ask(tokens, stream=number % 2 == 0)
+            name = uuid.uuid4().hex
+            how, detail = self._ask(name, tokens, stream=number % 2 == 0)
             with self._lock:
-                self.answers[how] += 1
+                if how == "broken":
+                    self._broken[name] = detail
+                else:
+                    self.answers[how] += 1
                 if how == "lost":
                     self.lost.append(detail)
-            if how == "refused":
+            if how in ("refused", "broken"):
                 self._end.wait(0.05)
 
-    def _ask(self, tokens: int, stream: bool) -> tuple[str, str]:
+    def _ask(self, name: str, tokens: int, stream: bool) -> tuple[str, str]:
         connection = http.client.HTTPConnection(self.host.address, PORT, timeout=60)
         sent = False
         try:
             connection.connect()
             body = json.dumps({"model": self.model, "prompt": "Hello", "max_tokens": tokens, "stream": stream})
-            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json", "X-Request-Id": name})
             sent = True
             response = connection.getresponse()
             text = response.read().decode()
         except (OSError, http.client.HTTPException) as exc:
             if isinstance(exc, ConnectionRefusedError) or not sent:
                 return "refused", ""
-            return "lost", f"{type(exc).__name__}: {exc}"
+            return "broken", f"{type(exc).__name__}: {exc}"
         finally:
             connection.close()
         if response.status == 404 or response.status >= 429:

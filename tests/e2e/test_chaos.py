@@ -51,8 +51,7 @@ def test_a_new_model_that_fails_leaves_the_old_one_serving(subject: Subject, fai
     _in_order(outcome)
 
 
-# Requests without a pause are left to the whole of the disturbances: on a crowded machine three of them were lost once, and it isn't known
-# yet whether they had been accepted.
-def test_no_accepted_request_is_lost_in_a_drained_swap(lab: Lab) -> None:
+@pytest.mark.parametrize("balanced", [True, False], ids=["taken out of the balancer", "without a pause"])
+def test_no_accepted_request_is_lost_in_a_drained_swap(lab: Lab, balanced: bool) -> None:
     said: list[str] = []
-    assert drained(lab.hosts["gpu02"], True, said) == [], said
+    assert drained(lab.hosts["gpu02"], balanced, said) == [], said

@@ -111,6 +111,14 @@ def test_completion(bench: Bench) -> None:
     assert running.complete("m")[1]["usage"]["completion_tokens"] == 16  # the API's default
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_requests_are_logged_under_their_own_names_when_asked_for(bench: Bench, told: bool) -> None:
+    running = bench.serve("small", "--served-model-name", "m", *["--enable-log-requests"][: int(told)]).ready()
+    body = {"model": "m", "prompt": ["one", "two"], "max_tokens": 1}
+    assert running.request("POST", "/v1/completions", body, headers={"X-Request-Id": "mine"})[1]["id"] == "cmpl-mine"
+    assert [f"Received request cmpl-mine-{index}:" in running.log for index in (0, 1, 2)] == [told, told, False]
+
+
 def test_chat(bench: Bench) -> None:
     running = bench.serve("small", "--served-model-name", "m").ready()
     body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]}

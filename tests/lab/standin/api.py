@@ -265,7 +265,12 @@ class Api:
             return error("cannot schedule new futures after shutdown", "InternalServerError", 500)
         if self._engines.dead:
             raise EngineDead
-        answer = form(body.get("model") or self._names[0], body, self._fingerprint, mode == "empty")
+        name = body.get("model") or self._names[0]
+        answer = form(name, body, self._fingerprint, mode == "empty", request.headers.get("x-request-id"))
+        if self._plan.arguments.enable_log_requests:
+            rest = f"params: SamplingParams(n={answer.choices}), lora_request: None."
+            for each in answer.logged_ids:
+                log.info("request_logger.py:65", f"Received request {each}: {rest}")
         streams = [
             self._engines.submit(prompt, answer.length(self._plan.max_model_len - max(answer.prompts)))
             for prompt in answer.prompts

@@ -40,8 +40,9 @@ class Form:
     chunk_kind: ClassVar[str]
     natural_length: ClassVar[int]  # of an answer that nobody limited
 
-    def __init__(self, model: str, body: dict[str, Any], fingerprint: str, empty: bool) -> None:
-        self._id = f"{self.prefix}-{uuid.uuid4().hex[:16]}"
+    def __init__(self, model: str, body: dict[str, Any], fingerprint: str, empty: bool, request_id: str | None = None) -> None:
+        """``request_id`` is the client's own name for the request, from its header X-Request-Id."""
+        self.id = f"{self.prefix}-{uuid.uuid4().hex[:16] if request_id is None else request_id}"
         self._created = int(time.time())
         self._model = model
         self._fingerprint = fingerprint
@@ -86,6 +87,11 @@ class Form:
         """Tokens of each prompt."""
         raise NotImplementedError
 
+    @property
+    def logged_ids(self) -> list[str]:
+        """The names under which --enable-log-requests tells of it."""
+        return [self.id]
+
     def length(self, room: int) -> int:
         """How many tokens to make when room more fit."""
         return min(self.natural_length if self._wanted is None else self._wanted, room)
@@ -104,7 +110,7 @@ class Form:
 
     def head(self, kind: str | None = None) -> dict[str, Any]:
         """What every object of the answer begins with; chunks unless kind says otherwise."""
-        return {"id": self._id, "object": kind or self.chunk_kind, "created": self._created, "model": self._model}
+        return {"id": self.id, "object": kind or self.chunk_kind, "created": self._created, "model": self._model}
 
     def usage(self, made: int, details: bool = True) -> dict[str, Any]:
         """Counts of tokens."""
@@ -168,6 +174,11 @@ class Completion(Form):
         if all(isinstance(item, int) for item in prompt):
             return [len(prompt)]
         return [len(item) if isinstance(item, list) else count_tokens(str(item)) for item in prompt]
+
+    @property
+    def logged_ids(self) -> list[str]:
+        """One for each prompt."""
+        return [f"{self.id}-{index}" for index in range(len(self.prompts))]
 
     def chunk(self, index: int, start: int, count: int, finish: str | None) -> dict[str, Any]:
         """A chunk of a streamed answer."""
