@@ -16,6 +16,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _resident
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._follow import Ended, Follower, Host, Lost, parse_answer
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._progress import line_of
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._terminal import UNSEEN, for_people, pace_for
@@ -32,6 +33,8 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = True
     _supports_async = True
+    # Another module whose work is a job of the host is followed in the same way.
+    module = MODULE
 
     def run(self, tmp: Any = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         """See the module's documentation."""
@@ -39,8 +42,7 @@ class ActionModule(ActionBase):
         task_vars = task_vars or {}
         args = _taken_apart(dict(self._task.args))
         if self._task.async_val or self._task.check_mode or not _truth(args.get("wait", True)):
-            wrap_async = bool(self._task.async_val) and not self._connection.has_native_async
-            result.update(self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars, wrap_async=wrap_async))
+            result.update(self.ask(args, task_vars))
             return result
         shows = not self._task.no_log and for_people(constants.config.get_config_value("DEFAULT_STDOUT_CALLBACK"))
         remote = Remote(self, args, task_vars, shows)
@@ -57,6 +59,30 @@ class ActionModule(ActionBase):
         except Ended as ended:
             done = {"failed": True, "changed": True, "msg": str(ended)}
         result.update(merged(_as_asked(begun), done, bool(self._task.diff)))
+        return result
+
+    def ask(self, args: Dict[str, Any], task_vars: Dict[str, Any]) -> Dict[str, Any]:
+        """The module's result, in one round trip. Raises AnsibleConnectionFailure."""
+        result = None if self._task.async_val else self._by_program(args)
+        if result is None:
+            wrap_async = bool(self._task.async_val) and not self._connection.has_native_async
+            result = self._execute_module(module_name=self.module, module_args=args, task_vars=task_vars, wrap_async=wrap_async)
+        return result
+
+    def _by_program(self, args: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+        """The same of the program that is on the host already; None where that has nothing to say, and has done nothing that the
+        module would not find and go on with."""
+        again = self._task.check_mode or args.get("state", "started") == "started"
+        can = self._is_pipelining_enabled("new") and not any(self._task.environment or ())
+        if self.module != MODULE or _resident.DIGEST is None or not again or not can:
+            return None
+        request = _resident.request_of(args, bool(self._task.check_mode), bool(self._task.diff))
+        if request is None:
+            return None
+        done = self._low_level_execute_command("%s module %s" % (PROGRAM, _resident.DIGEST), in_data=request.document)
+        result = _resident.result_of(request, _resident.DIGEST, int(done["rc"]), done["stdout"])
+        if result is None:
+            Display().vv("%s on the host is not there, or of another version: the module is sent." % PROGRAM)
         return result
 
     def _begin(self, remote: "Remote") -> Dict[str, Any]:
@@ -98,10 +124,9 @@ class Remote(Host):
         """See the port."""
         args = dict(self._args, wait=wait)
         try:
-            result: Dict[str, Any] = self._action._execute_module(module_name=MODULE, module_args=args, task_vars=self._task_vars)
+            return self._action.ask(args, self._task_vars)
         except AnsibleConnectionFailure as exc:
             raise Lost(_brief(exc)) from None
-        return result
 
     def reset(self) -> None:
         """See the port."""

@@ -470,58 +470,10 @@ timings:
   sample: {"preflight": 0.1, "warm": 6.5, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}
 """
 
-from typing import Any, Dict
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.request import Request
-
-ARGUMENT_SPEC = {
-    "name": {"type": "str", "required": True},
-    "deployment": {"type": "dict", "no_log": True},
-    "state": {"type": "str", "choices": ["started", "stopped", "restarted", "present", "absent"], "default": "started"},
-    "enabled": {"type": "bool"},
-    "model": {"type": "str"},
-    "served_name": {"type": "str"},
-    "gpus": {"type": "list", "elements": "str", "default": ["all"]},
-    "host": {"type": "str", "default": "0.0.0.0"},
-    "port": {"type": "int", "default": 8000},
-    "args": {"type": "dict", "default": {}},
-    "env": {"type": "dict", "default": {}},
-    "secrets": {"type": "dict", "default": {}, "no_log": True},
-    "executable": {"type": "path", "default": "/opt/vllm/bin/vllm"},
-    "user": {"type": "str", "default": "vllm"},
-    "group": {"type": "str", "default": "vllm"},
-    "unit_options": {"type": "dict", "default": {}},
-    "guard": {
-        "type": "dict",
-        "default": {},
-        "options": {
-            "enabled": {"type": "bool", "default": True},
-            "timeout": {"type": "int", "default": 300},
-            "margin_mib": {"type": "int", "default": 0},
-        },
-    },
-    "replace": {"type": "raw", "default": "none"},
-    "drain_timeout": {"type": "int", "default": 0},
-    "stop_timeout": {"type": "int", "default": 60},
-    "ready_timeout": {"type": "int", "default": 1800},
-    "smoke": {"type": "bool", "default": True},
-    "rollback": {"type": "bool", "default": True},
-    "overlap": {"type": "str", "choices": ["auto", "never"], "default": "auto"},
-    "warm_cache": {"type": "bool", "default": True},
-    "wait": {"type": "bool", "default": True},
-    "reconnect_timeout": {"type": "int", "default": 600},
-    "preflight": {"type": "str", "choices": ["enforce", "warn", "skip"], "default": "enforce"},
-    "model_facts_path": {"type": "path"},
-}
-# How a change is waited for is no part of what is asked for.
-_NOT_ASKED = ("wait", "reconnect_timeout", "deployment")
-REQUIRED_IF = [("state", state, ("model", "deployment"), True) for state in ("started", "restarted", "present")]
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.answer import answer
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.arguments import ARGUMENT_SPEC, REQUIRED_IF, asked
 
 
 def main() -> None:
@@ -529,26 +481,12 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, required_if=REQUIRED_IF, supports_check_mode=True)
     if module.params["deployment"]:
         module.fail_json(msg="`deployment` is for the action plugin of this module, which was not used. Give the options themselves.")
-    params = {name: value for name, value in module.params.items() if name in ARGUMENT_SPEC and name not in _NOT_ASKED}
-    try:
-        result = change(params, _asked(params), Ports(), module.check_mode, module.params["wait"])
-    except GpuFleetError as exc:
-        result = dict(exc.result, msg=exc.msg, failed=True)
+    result = answer(asked(module.params), module.check_mode, module.params["wait"], module._diff)
     for warning in result.pop("warnings", []):
         module.warn(warning)
-    if not module._diff:
-        result.pop("diff", None)
     if result.pop("failed", False):
-        # These two are there in any case: whoever reads a failure can tell it from one that never came from here.
-        module.fail_json(**{"actions": [], "rolled_back": False, **result})
+        module.fail_json(**result)
     module.exit_json(**result)
-
-
-def _asked(params: Dict[str, Any]) -> Request:
-    try:
-        return to_request(params)
-    except GpuFleetError as exc:
-        raise GpuFleetError("%s Nothing was touched." % exc.msg, **exc.result) from exc
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
     change.pyz follow ID [--after SEQ] [--for S]    one line of JSON: how far it is, as soon as that is news (anybody)
     change.pyz result ID [--for S]                  one line of JSON: what came of it, once it has ended (root)
     change.pyz attend ID [--phase P] [--for S]      one line of JSON: the next phase, or the end with what came of it (root)
+    change.pyz module DIGEST                        one line of JSON: what the module vllm_service returns (root)
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def main(argv: List[str]) -> int:
     attend.add_argument("--phase", metavar="PHASE", default="", help="the phase that is known already")
     attend.add_argument("--for", metavar="SECONDS", type=float, default=10.0, dest="seconds", help="how long to wait for another (10)")
     attend.add_argument("--steady", metavar="SECONDS", type=float, default=0.0, help="tell no phase before it has lasted for this long (0)")
+    module = commands.add_parser("module", help="do what the module vllm_service does; its parameters come on standard input (root)")
+    module.add_argument("digest", metavar="DIGEST", help="the SHA-256 of the program that is meant; any other one does nothing")
     options = parser.parse_args(argv)
     # What is not needed is not loaded: following is done once a second.
     if options.command == "follow":
@@ -50,6 +53,11 @@ def main(argv: List[str]) -> int:
         from .attend import attend as wait_for_another
 
         _tell(wait_for_another(options.id, options.phase, options.seconds, options.steady))
+        return 0
+    if options.command == "module":
+        from .resident import serve
+
+        _tell(serve(options.digest, sys.argv[0]))
         return 0
     from .job import run
 

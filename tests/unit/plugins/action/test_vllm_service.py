@@ -19,6 +19,7 @@ from ansible.template import Templar
 
 from ansible_collections.gpufleet.vllm.plugins.action import vllm_service
 from ansible_collections.gpufleet.vllm.plugins.action.vllm_service import ActionModule, merged
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _resident
 
 BEGUN = {
     "changed": True, "ready": False, "actions": [{"action": "start"}], "warnings": ["tight"], "diff": [{}],
@@ -33,7 +34,9 @@ LOADING = {"id": "a1", "done": False, "unfinished": True, "phase": "load", "serv
 class Task1:
     """One task on one host; ``module`` and ``program`` are what the host answers, in order."""
 
-    def __init__(self, module: list[Any], program: list[Any] | None = None) -> None:
+    def __init__(self, module: list[Any], program: list[Any] | None = None, pipelining: bool = False) -> None:
+        self.pipelining = pipelining
+        self.sent: list[bytes] = []
         self.module = list(module)
         self.program = [DONE] if program is None else list(program)
         self.calls: list[dict[str, Any]] = []
@@ -47,7 +50,8 @@ class Task1:
         for key, value in more.items():
             setattr(task, key, value)
         loader = DataLoader()
-        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=None), has_native_async=False, reset=self._reset)
+        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir=None), has_native_async=False, reset=self._reset,
+                                     is_pipelining_enabled=lambda _wrap_async: self.pipelining)  # fmt: skip
         plugin = ActionModule(task=task, connection=connection, play_context=mock.Mock(), loader=loader,
                               templar=Templar(loader=loader), shared_loader_obj=None)  # fmt: skip
         plugin._execute_module = self._module
@@ -62,8 +66,10 @@ class Task1:
         self.calls.append({**module_args, "wrap_async": wrap_async})
         return dict(self._next(self.module))
 
-    def _program(self, command: str) -> dict[str, Any]:
+    def _program(self, command: str, in_data: bytes | None = None) -> dict[str, Any]:
         self.commands.append(command)
+        if in_data is not None:
+            self.sent.append(in_data)
         answer = self._next(self.program)
         return answer if "rc" in answer else {"rc": 0, "stdout": json.dumps(answer), "stderr": ""}
 
@@ -176,3 +182,78 @@ def test_a_deployment_is_taken_apart_and_what_is_given_by_itself_counts_more() -
 def test_a_deployment_that_is_none_is_refused() -> None:
     with pytest.raises(AnsibleActionFail, match="dictionary of options"):
         Task1([BEGUN]).run({"deployment": "kimi"})
+
+
+# -- by the program that the host has ----------------------------------------------------------------------------------
+
+OTHER = {"id": _resident.DIGEST, "other": True}
+SECRET = {"secrets": {"VLLM_API_KEY": "hush-hush"}}
+
+
+def answered(**result: Any) -> dict[str, Any]:
+    """What the program prints for a request."""
+    return {"id": _resident.DIGEST, "result": result}
+
+
+def test_a_host_that_has_the_code_is_sent_the_parameters_alone() -> None:
+    task = Task1([], [answered(changed=True, job={"id": "a1"}, warnings=["tight"]), DONE], pipelining=True)
+    result = task.run({"port": "8001"})
+    assert result["ready"] and result["warnings"] == ["tight", "slow"] and not task.calls
+    assert task.commands[0] == "/usr/local/lib/gpufleet/change.pyz module %s" % _resident.DIGEST
+    sent = json.loads(task.sent[0])
+    assert (sent["check_mode"], sent["wait"], sent["diff"]) == (False, False, False)
+    assert sent["params"]["port"] == 8001 and sent["params"]["gpus"] == ["all"] and "wait" not in sent["params"]
+    assert sent["params"]["guard"] == {"enabled": True, "timeout": 300, "margin_mib": 0}
+    assert result["invocation"]["module_args"]["name"] == "kimi" and result["invocation"]["module_args"]["wait"] is True
+
+
+def test_so_is_one_that_is_only_planned_for() -> None:
+    task = Task1([], [answered(changed=True, actions=[])], pipelining=True)
+    assert task.run(check_mode=True, diff=True)["changed"] and not task.calls
+    sent = json.loads(task.sent[0])
+    assert (sent["check_mode"], sent["wait"], sent["diff"]) == (True, True, True)
+
+
+@pytest.mark.parametrize("answer", [
+    OTHER,
+    {"rc": 127, "stdout": "", "stderr": "not found"},
+    {"rc": 2, "stdout": "", "stderr": "invalid choice: 'module'"},
+    {"rc": 1, "stdout": json.dumps(answered(changed=True)), "stderr": "Traceback"},
+    {"rc": 0, "stdout": "welcome\n{\"id\": \"else\"}\n{", "stderr": ""},
+    {"id": _resident.DIGEST, "result": None},
+])  # fmt: skip
+def test_a_host_that_has_other_code_or_none_is_sent_the_module(answer: dict[str, Any]) -> None:
+    task = Task1([{"changed": False, "ready": True}], [answer], pipelining=True)
+    assert task.run()["ready"] and len(task.calls) == 1 and len(task.commands) == 1
+
+
+@pytest.mark.parametrize(("args", "more"), [
+    ({"port": "eight"}, {}),
+    ({"nonsense": 1}, {}),
+    ({"executable": "~/vllm"}, {}),
+    ({"executable": "$HOME/vllm"}, {}),
+    ({"state": "restarted"}, {}),
+    ({}, {"environment": [{"PATH": "/opt/bin"}]}),
+    ({}, {"async_val": 60}),
+])  # fmt: skip
+def test_what_the_module_alone_can_tell_or_must_not_do_twice_is_the_modules(args: dict[str, Any], more: dict[str, Any]) -> None:
+    task = Task1([{"changed": False, "ready": True}], [], pipelining=True)
+    assert task.run(args, **more)["ready"] and len(task.calls) == 1 and not task.commands
+
+
+def test_nobody_reads_a_secret_in_what_the_program_answers() -> None:
+    task = Task1([], [answered(failed=True, msg="it said hush-hush", _ansible_no_log=False)], pipelining=True)
+    result = task.run(SECRET)
+    assert json.loads(task.sent[0])["params"]["secrets"] == SECRET["secrets"]
+    assert result["failed"] and "hush" not in json.dumps(result) and "_ansible_no_log" not in result
+
+
+def test_a_connection_that_breaks_under_the_program_is_tried_once_more() -> None:
+    task = Task1([], [AnsibleConnectionFailure("Broken pipe"), answered(job={"id": "a1"}), DONE], pipelining=True)
+    assert task.run()["ready"] and task.resets == 1 and not task.calls
+
+
+def test_without_sources_to_compare_the_module_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_resident, "DIGEST", None)
+    task = Task1([{"changed": False, "ready": True}], [], pipelining=True)
+    assert task.run()["ready"] and not task.commands
