@@ -24,6 +24,8 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._terminal import UNS
 MODULE = "gpufleet.vllm.vllm_service"
 PROGRAM = "/usr/local/lib/gpufleet/change.pyz"
 RECONNECT_S = 600
+# What is there in any case when it failed.
+_FAILED_WITH = {"actions": [], "rolled_back": False}
 # What this run of the module knows, and the job does not.
 _OF_THE_RUN = ("invocation", "ansible_facts", "deprecations", "job")
 
@@ -35,6 +37,7 @@ class ActionModule(ActionBase):
     _supports_async = True
     # Another module whose work is a job of the host is followed in the same way.
     module = MODULE
+    failed_with: Mapping[str, Any] = _FAILED_WITH
 
     def run(self, tmp: Any = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         """See the module's documentation."""
@@ -58,8 +61,13 @@ class ActionModule(ActionBase):
             raise AnsibleConnectionFailure(str(lost)) from None
         except Ended as ended:
             done = {"failed": True, "changed": True, "msg": str(ended)}
-        result.update(merged(_as_asked(begun), done, bool(self._task.diff)))
+        else:
+            self.heard(remote, str(job["id"]))
+        result.update(merged(_as_asked(begun), done, bool(self._task.diff), self.failed_with))
         return result
+
+    def heard(self, remote: "Remote", change: str) -> None:
+        """Called when what came of the change has arrived here."""
 
     def ask(self, args: Dict[str, Any], task_vars: Dict[str, Any]) -> Dict[str, Any]:
         """The module's result, in one round trip. Raises AnsibleConnectionFailure."""
@@ -120,6 +128,13 @@ class Remote(Host):
             raise Lost(_brief(exc)) from None
         return parse_answer(int(done["rc"]), done["stdout"], done["stderr"])
 
+    def received(self, change: str) -> None:
+        """Let the host know that what came of the change has arrived. Where that fails, it is told once more to whoever asks again."""
+        try:
+            self._action._low_level_execute_command(" ".join(map(shlex.quote, [PROGRAM, "received", change])))
+        except AnsibleConnectionFailure as exc:
+            Display().vv("%s: %s" % (self._name, _brief(exc)))
+
     def again(self, wait: bool) -> Dict[str, Any]:
         """See the port."""
         args = dict(self._args, wait=wait)
@@ -146,14 +161,16 @@ class Remote(Host):
         Display().display("[WARNING] %s: %s" % (self._name, text), color=constants.COLOR_WARN, stderr=True)
 
 
-def merged(begun: Mapping[str, Any], done: Mapping[str, Any], diff: bool) -> Dict[str, Any]:
+def merged(
+    begun: Mapping[str, Any], done: Mapping[str, Any], diff: bool, failed_with: Mapping[str, Any] = _FAILED_WITH
+) -> Dict[str, Any]:
     """The job's result as the task's: what the module returns when it waits itself."""
     result: Dict[str, Any] = {key: begun[key] for key in begun if key in _OF_THE_RUN or key.startswith("_ansible")}
     result.update(done)
     if not diff:
         result.pop("diff", None)
     if result.get("failed"):
-        result = {"actions": [], "rolled_back": False, **result}
+        result = {**failed_with, **result}
     warnings = list(begun.get("warnings") or [])
     known = {_text(warning) for warning in warnings}
     warnings += [warning for warning in done.get("warnings") or [] if _text(warning) not in known]

@@ -20,6 +20,8 @@ _PHASES = {
     "load": "loading %s",
     "commit": "setting what starts at boot",
     "rollback": "ROLLING BACK, the old service is brought back",
+    "command": "running the command",
+    "return": "bringing back what served before",
     "done": "done",
 }
 

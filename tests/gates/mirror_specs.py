@@ -94,6 +94,12 @@ MIRRORS = {
         "Free GPU memory on a host and prove it",
         "Runs M(gpufleet.vllm.gpu_reclaim). Every variable is an option of that module; what is not set keeps the module's default.",
     ),
+    "gpu_borrow": (
+        "gpu_borrow",
+        "Run a command on GPUs that serve, and put back what served",
+        "Runs M(gpufleet.vllm.gpu_borrow). Every variable is an option of that module; what is not set keeps the module's default. The "
+        "result is in C(gpu_borrow_result).",
+    ),
     "vllm_benchmark": (
         "vllm_benchmark",
         "Measure what a vLLM server does, and hold it against a baseline",

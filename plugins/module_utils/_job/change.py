@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any, Dict, Mapping, Optional
+from functools import partial
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from .._core.errors import GpuFleetError
 from .._core.files import diff_of
@@ -48,11 +49,11 @@ def change(params: Mapping[str, Any], request: Request, ports: Ports, check_mode
             if done is not None:
                 return done
         elif found["digest"] == digest_of(request):
-            return _the_same(found, request, ports, check_mode, wait, store)
+            return the_same(found, partial(_followed, found, request, ports), ports, check_mode, wait, store)
         elif check_mode or not underway.abandoned(found, ports):
             raise underway.refusal(found, ports)
         else:
-            _clear(found, ports, store)
+            clear(found, ports, store)
 
 
 # -- nothing is under way ----------------------------------------------------------------------------------------------
@@ -78,9 +79,9 @@ def _without_one_under_way(
             if record is None:
                 return None
             if not wait:
-                return dict(_plain(one.planned()), changed=True, ready=False, job=_job(record.id, False))
+                return dict(_plain(one.planned()), changed=True, ready=False, job=job_entry(record.id, False))
     if one.moves_servers and record is not None:
-        return dict(underway.wait_for_end(record.id, store, ports), job=_job(record.id, False))
+        return dict(underway.wait_for_end(record.id, store, ports), job=job_entry(record.id, False))
     return _here(request, ports, check_mode, store)
 
 
@@ -115,20 +116,21 @@ def _begin(
         },
     )
     with shielded():
-        if not _create(record, one, ports, store):
+        if not create(record, lambda: prepare(one.seen, one.plan, ports, reload=True), ports, store):
             return None
         underway.start(ports)
     return record
 
 
-def _create(record: Record, one: Run, ports: Ports, store: Store) -> bool:
+def create(record: Record, prepare_host: Callable[[], None], ports: Ports, store: Store) -> bool:
+    """Write the record, once ``prepare_host`` has put in place what carries it out. False when another change has begun meanwhile."""
     end = ports.clock.monotonic() + _LOCK_S
     while True:
         try:
             with HostLock(ports.paths.run, record.purpose):
                 if store.exists():
                     return False
-                prepare(one.seen, one.plan, ports, reload=True)
+                prepare_host()
                 return store.create(record.to_json())
         except GpuFleetError as exc:
             if store.exists():
@@ -143,16 +145,17 @@ def _create(record: Record, one: Run, ports: Ports, store: Store) -> bool:
 # -- one is under way --------------------------------------------------------------------------------------------------
 
 
-def _the_same(
-    found: Mapping[str, Any], request: Request, ports: Ports, check_mode: bool, wait: bool, store: Store
+def the_same(
+    found: Mapping[str, Any], followed: Callable[[], Dict[str, Any]], ports: Ports, check_mode: bool, wait: bool, store: Store
 ) -> Dict[str, Any]:
+    """What a change that was begun before comes to; ``followed`` is what there is to return while it is under way."""
     if check_mode:
-        return _followed(found, request, ports)
+        return followed()
     if underway.abandoned(found, ports) or ports.systemd.status(CHANGE_UNIT).inactive:
         underway.start(ports)
     if not wait:
-        return _followed(found, request, ports)
-    return dict(underway.wait_for_end(found["id"], store, ports), job=_job(found["id"], True))
+        return followed()
+    return dict(underway.wait_for_end(found["id"], store, ports), job=job_entry(found["id"], True))
 
 
 def _followed(found: Mapping[str, Any], request: Request, ports: Ports) -> Dict[str, Any]:
@@ -173,12 +176,12 @@ def _followed(found: Mapping[str, Any], request: Request, ports: Ports) -> Dict[
         "timings": dict.fromkeys(("preflight", "warm", "drain", "stop", "settle", "load", "total", "downtime"), 0.0),
         "gpus_before": told.get("gpus_before", []),
         "gpus_after": [],
-        "job": _job(found["id"], True),
+        "job": job_entry(found["id"], True),
         "warnings": [],
     }
 
 
-def _clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
+def clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
     """Bring somebody else's change to an end whose job is gone, so that a look at the host means something."""
     if found["attempts"] == 0:
         with HostLock(ports.paths.run, "clearing up"):
@@ -193,7 +196,8 @@ def _clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
         store.discard()  # the job could not; says why not, or it can be done by now
 
 
-def _job(change_id: str, attached: bool) -> Dict[str, Any]:
+def job_entry(change_id: str, attached: bool) -> Dict[str, Any]:
+    """The result's ``job``."""
     return {"id": change_id, "unit": CHANGE_UNIT, "attached": attached}
 
 

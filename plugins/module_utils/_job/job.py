@@ -33,7 +33,7 @@ from .._service.run import Run
 from .._service.transaction import switch_boot
 from .job_log import JobLog
 from .progress import PATH, Progress
-from .record import Record
+from .record import BORROW, Record
 from .recovery import Recovery
 from .scrub import Scrub, scrubber
 from .signals import Leave, Signals
@@ -96,11 +96,10 @@ class Job:
             except GpuFleetError as exc:
                 unwritable = exc.msg
                 sys.stderr.write("%s\n" % unwritable)
-            request = to_request(record.params)
-            scrub = scrubber(request.secrets.values())
+            scrub = scrubber(() if record.kind == BORROW else to_request(record.params).secrets.values())
             progress = self._progress(record)
             try:
-                result = scrub(self._result(record, request, progress, scrub, unwritable))
+                result = scrub(self._result(record, progress, scrub, unwritable))
             except Exception as exc:
                 # Not even the roll-back knew of this. Started again, the job finds the record and tries again.
                 raise GpuFleetError("An unforeseen fault: %s" % scrub.text(traceback.format_exc())) from exc
@@ -118,11 +117,16 @@ class Job:
     # -- what is done ----------------------------------------------------------------------------------------------
 
     def _result(
-        self, record: Record, request: Request, progress: Progress, scrub: Scrub, unwritable: Optional[str]
+        self, record: Record, progress: Progress, scrub: Scrub, unwritable: Optional[str]
     ) -> Dict[str, Any]:
         with ExitStack() as stack:
             reader = stack.enter_context(self._ports.open_reader())
             log = JobLog(record, self._store, progress, self._signals, scrub, self._ports)
+            if record.kind == BORROW:
+                from .borrowed import carry_out
+
+                return carry_out(record, self._ports, reader, log, self._boot, unwritable)
+            request = to_request(record.params)
             recovery = Recovery(record, request, self._ports, reader, log, self._boot, unwritable)
             why = recovery.reason
             if why is not None:
@@ -191,8 +195,8 @@ class Job:
 
     def _progress(self, record: Record) -> Progress:
         fixed = {
-            "service": to_request(record.params).name, "unit": record.unit, "purpose": record.purpose, "by": record.by,
-            "since": record.at, "done": False,
+            "service": "" if record.kind == BORROW else to_request(record.params).name, "unit": record.unit, "purpose": record.purpose,
+            "by": record.by, "since": record.at, "done": False,
         }
         return Progress(self._path, record.id, **fixed)
 

@@ -10,14 +10,17 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Union
 
+from .._borrow.request import BorrowRequest
 from .._core.files import FileChange, WantedFile
 from .._service.outcome import Stopped, Undo
 from .._service.request import Request
 from .._unit.found import ManagedService
 
 BEGUN = "begun"
+# What kind of change it is: of declared services, or that their GPUs are borrowed.
+SERVICE, BORROW = "service", "borrow"
 _FORMAT = 1
 
 
@@ -40,6 +43,7 @@ class Record:
     at: float
     monotonic: float
     boot_id: str
+    kind: str = SERVICE
     stage: str = BEGUN
     attempts: int = 0
     undo: Undo = field(default_factory=Undo)
@@ -59,7 +63,7 @@ class Record:
         return cls(undo=undo_from_json(data["undo"]), **fields)
 
 
-def digest_of(request: Request) -> str:
+def digest_of(request: Union[Request, BorrowRequest]) -> str:
     """Whether two requests ask for the same: equal in all that was asked, defaults included."""
     return hashlib.sha256(json.dumps(asdict(request), sort_keys=True, default=str).encode("utf-8")).hexdigest()
 

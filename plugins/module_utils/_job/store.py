@@ -94,6 +94,18 @@ class Store:
                 "file system can be written to." % (self._record, exc.strerror)
             ) from exc
 
+    def received(self, change: str) -> bool:
+        """Whoever asked for a change has heard what came of it; False where that could not be written down, or it is not the last one."""
+        for path in (self._last, self._spare):
+            kept = self._last_in(path)
+            if kept is not None and kept.get("id") == change:
+                try:
+                    self._replace(dict(kept, received=True), path)
+                except GpuFleetError:
+                    return False
+                return True
+        return False
+
     def last(self) -> Optional[Dict[str, Any]]:
         """What came of the last change that ended; read again only when it is another file."""
         kept, spare = self._last_in(self._last), self._last_in(self._spare)

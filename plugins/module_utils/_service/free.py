@@ -32,6 +32,7 @@ _FREE_TIMEOUT_S = 120.0
 _ROUND_S = 10.0
 _PAUSE_S = 0.2
 _GRACE_S = 20.0
+_ADVICE = "See that it comes free, or give the service other GPUs or a lower gpu_memory_utilization, and run again."
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,17 @@ class Freed:
     ended: Tuple[Dict[str, Any], ...] = ()
 
 
-def make_free(limits: Sequence[Limit], ports: Ports, reader: GpuReader, timeout: float = _FREE_TIMEOUT_S) -> Freed:
+def make_free(
+    limits: Sequence[Limit],
+    ports: Ports,
+    reader: GpuReader,
+    timeout: float = _FREE_TIMEOUT_S,
+    whose: str = "service",
+    advice: str = _ADVICE,
+) -> Freed:
     """End orphans on these GPUs and wait, ``timeout`` seconds at most, until the driver confirms that their memory is back and stable.
 
-    Raises GpuFleetError, naming every holder, when not even what the service needs came free.
+    Raises GpuFleetError, naming every holder, when not even what the service needs came free; the message ends with ``advice``.
     """
     selection = [limit.mig or str(limit.gpu) for limit in limits]
     numbers = [limit.gpu for limit in limits]
@@ -75,8 +83,7 @@ def make_free(limits: Sequence[Limit], ports: Ports, reader: GpuReader, timeout:
     else:
         text = holders_text(now.gpus, fits)
     raise GpuFleetError(
-        "The memory that the service needs was not seen to come free within %d s: %s. See that it comes free, or give the service "
-        "other GPUs or a lower gpu_memory_utilization, and run again." % (timeout, text),
+        "The memory that the %s needs was not seen to come free within %d s: %s. %s" % (whose, timeout, text, advice),
         ended_processes=list(ended),
     )
 

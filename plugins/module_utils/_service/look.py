@@ -82,16 +82,16 @@ def look(request: Request, ports: Ports, reader: Optional[GpuReader], compare: b
         refuse_masked(unit, status)
     refuse_newer(own)
     refuse_other_name(request.name, own)
-    refuse_foreign_unit(unit, status, own, _definition_paths(request, ports)[2], ports)
+    refuse_foreign_unit(unit, status, own, definition_paths(request.name, ports)[2], ports)
     planned = _file_changes(request, spec, own, account, ports) if compare else []
     runner = tuple(changes(runner_files(ports.paths))) if request.declares_files and compare else ()
-    definition = _definition_paths(request, ports)
+    definition = definition_paths(request.name, ports)
     target = None
     if spec is not None:
         server = ports.server(spec.host, spec.port, spec.secrets.get(API_KEY), spec.tls)
         target = Target(unit, spec.served_name, server, request.smoke)
     definition_changed = any(c.wanted.path in definition and c.what != "mode" for c in planned)
-    stale = None if definition_changed else _stale(status, definition, ports.clock.time())
+    stale = None if definition_changed else stale_reason(status, definition, ports.clock.time())
     found: Optional[Wellness] = None
     if request.state == "started" and status.running and target is not None and not definition_changed and stale is None:
         found = examine_server(target, ports.clock, request.ready_timeout, idle_gpus(snapshot, gpus))
@@ -208,10 +208,10 @@ def _spec(request: Request, gpus: Sequence[Gpu]) -> ServiceSpec:
     )
 
 
-def _definition_paths(request: Request, ports: Ports) -> Tuple[str, ...]:
+def definition_paths(service: str, ports: Ports) -> Tuple[str, ...]:
     """The files that a running server has read; a change of one of them needs a restart."""
-    name = slug(request.name)
-    unit = os.path.join(ports.paths.units, unit_name(request.name))
+    name = slug(service)
+    unit = os.path.join(ports.paths.units, unit_name(service))
     return (
         unit,
         unit + ".d/50-options.conf",
@@ -223,7 +223,7 @@ def _definition_paths(request: Request, ports: Ports) -> Tuple[str, ...]:
 def _file_changes(
     request: Request, spec: Optional[ServiceSpec], own: Optional[ManagedService], account: Account, ports: Ports
 ) -> List[FileChange]:
-    paths = [path for path in _definition_paths(request, ports) if not is_mask(path)]  # a mask is the administrator's
+    paths = [path for path in definition_paths(request.name, ports) if not is_mask(path)]  # a mask is the administrator's
     if request.state == "stopped":
         return []
     wanted: List[WantedFile] = []
@@ -245,7 +245,8 @@ def _file_changes(
     return planned
 
 
-def _stale(status: UnitStatus, definition: Sequence[str], now: float) -> Optional[str]:
+def stale_reason(status: UnitStatus, definition: Sequence[str], now: float) -> Optional[str]:
+    """Why a unit's process is not what its files declare: one of them was written after its start. None when it is."""
     if status.main_start is None or not (status.running or status.starting):
         return None
     for path in definition:

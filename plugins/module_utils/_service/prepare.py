@@ -9,9 +9,9 @@ of the collection (``_job/``). That has to be in place, also at boot, before the
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Sequence
 
-from .._core.files import apply_change, make_directory
+from .._core.files import FileChange, apply_change, make_directory
 from .._unit.change_unit import CHANGE_UNIT
 from .account import create
 from .look import Look
@@ -40,9 +40,14 @@ def prepare(look: Look, plan: Plan, ports: Ports, reload: bool = False) -> None:
         create(look.account, ports.paths.home, ports.runner)
     for directory in plan.targets("make_directory"):
         make_directory(directory)
-    for change in look.view.runner:
+    prepare_runner(look.view.runner, CHANGE_UNIT in plan.targets("enable"), ports, reload)
+
+
+def prepare_runner(runner: Sequence[FileChange], enable: bool, ports: Ports, reload: bool) -> None:
+    """Put in place what carries out changes by itself."""
+    for change in runner:
         apply_change(change)
-    if reload and runner_unit_changed(look.view.runner):
+    if reload and runner_unit_changed(runner):
         ports.systemd.daemon_reload()
-    if CHANGE_UNIT in plan.targets("enable"):
+    if enable:
         ports.systemd.enable(CHANGE_UNIT)

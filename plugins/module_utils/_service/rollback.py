@@ -39,12 +39,16 @@ _FREE_S = 30.0
 
 @dataclass
 class Undone:
-    """How it went. ``serves`` is whether a server was seen to answer again; ``complete`` whether everything is as before."""
+    """How it went. ``serves`` is whether a server was seen to answer again; ``complete`` whether everything is as before.
+
+    ``back`` are the units that were brought back as what they were.
+    """
 
     said: List[str] = field(default_factory=list)
     problems: List[str] = field(default_factory=list)
     warnings: List[str] = field(default_factory=list)
     serves: bool = False
+    back: List[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -198,11 +202,13 @@ class Rollback:
         service, systemd, clock = stopped.service, self._ports.systemd, self._ports.clock
         if not stopped.served:
             self._undone.said.append("%s, which did not serve before either, is started again" % service.unit)
+            self._undone.back.append(service.unit)
             return
         if not service.served_name:
             if self._try("%s did not stay up" % service.unit, self._steady, service.unit):
                 self._undone.said.append("%s runs again" % service.unit)
                 self._undone.serves = True
+                self._undone.back.append(service.unit)
             return
 
         again = "" if service.unit in self._kept else " again"
@@ -224,6 +230,7 @@ class Rollback:
         if self._try("%s does not serve %s again" % (service.unit, service.served_name), serve):
             self._undone.said.append(said)
             self._undone.serves = True
+            self._undone.back.append(service.unit)
 
     def _steady(self, unit: str) -> None:
         """A unit that this collection does not manage: what it serves, and where, is not known."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.files import WantedFile, apply_change, changes
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.look import _stale
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.look import stale_reason
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.plan import Plan, View, make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.request import Request
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import status
@@ -32,7 +32,7 @@ def test_a_mode_that_drifted_restarts_nothing_in_this_run_nor_in_the_next(tmp_pa
 
     def planned() -> tuple[View, Plan]:
         found = changes(wanted)
-        stale = _stale(running, [file.path for file in wanted], time.time() + 60)
+        stale = stale_reason(running, [file.path for file in wanted], time.time() + 60)
         view = View(unit=UNIT, status=running, gpus=(0,), changes=tuple(found), stale=stale)
         return view, make_plan(Request(name="kimi", model="/models/kimi"), view)
 

@@ -1,0 +1,38 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The filter ``borrow_faults``; documented in the file of this name beside this one."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping
+
+from ansible import context
+from ansible.errors import AnsibleFilterError
+from ansible.parsing.dataloader import DataLoader
+from ansible.utils.vars import load_extra_vars
+
+
+def borrow_faults(asked: Any) -> List[str]:
+    """What is wrong with a request, in sentences; empty when nothing is."""
+    if not isinstance(asked, Mapping):
+        raise AnsibleFilterError("borrow_faults takes a dictionary of what was asked for, not %s" % type(asked).__name__)
+    # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _borrow
+
+    return _borrow.faults(asked, _extra_names())
+
+
+def _extra_names() -> List[str]:
+    """What was set with -e: a slip there (``gpu`` for ``gpus``) would otherwise go unnoticed, and all GPUs be borrowed."""
+    if not context.CLIARGS.get("extra_vars"):
+        return []
+    return sorted(str(name) for name in load_extra_vars(loader=DataLoader()))
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        """The filters of this file by name."""
+        return {"borrow_faults": borrow_faults}

@@ -1,0 +1,289 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Borrowing carried out: what serves is stopped, the command runs, and what served is brought back, whatever happened in between.
+
+The way back is that of a change that failed (``_service/rollback.py``). Here every run takes it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from .._core.clock import Deadline
+from .._core.errors import GpuFleetError
+from .._gpu.reader import GpuReader
+from .._gpu.select import resolve
+from .._gpu.types import Gpu
+from .._process.procfs import read_process
+from .._reclaim.units import UnitRef, stop_units
+from .._service.change_log import ROLLING_BACK, STOPPING, ChangeLog
+from .._service.drain import drain
+from .._service.free import make_free
+from .._service.look import server_of
+from .._service.outcome import Undo
+from .._service.patience import patience_for
+from .._service.ports import Ports
+from .._service.request import Request
+from .._service.rollback import Rollback, Scene, Undone
+from .._service.unstopped import why_unstopped
+from .._systemd.show import UnitStatus
+from . import command
+from .look import BorrowLook, lenders_to_json, limits_of, look
+from .request import BorrowRequest
+
+# The command's unit is about to be started, or has been.
+BORROWING = "borrowing"
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
+# What ends with the command by itself takes a moment; what is there after it was left behind.
+_MOMENT_S = 0.3
+# systemd ends it at its limit. If even that fails, its unit is killed by us.
+_OVERDUE_S = 30.0
+_LINES = 20000
+_FREE_S = 30.0
+_ADVICE = "See that it comes free, or choose other GPUs, and run again."
+
+
+class Borrowing:
+    """One borrowing. ``told`` grows while it happens, and is what the module returns."""
+
+    def __init__(
+        self, request: BorrowRequest, unit: str, ports: Ports, reader: GpuReader, log: ChangeLog, undo: Undo, told: Dict[str, Any]
+    ) -> None:
+        self._request = request
+        self._unit = unit
+        self._ports = ports
+        self._reader = reader
+        self._log = log
+        self._undo = undo
+        self._began = 0.0
+        self.told = told
+        self.told.setdefault("warnings", [])
+        self.told.setdefault("timings", {})
+
+    # -- there ---------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Stop, prove free, run the command to its end. Raises GpuFleetError with why it could not come so far.
+
+        Where an earlier job of this very borrowing has begun the command, its unit, or what became of it, is still there.
+        """
+        try:
+            self._run()
+        except GpuFleetError:
+            raise
+        except Exception as exc:  # also what nobody foresaw: what was stopped has to be put back
+            text = "An unforeseen fault (%s: %s). Please report it: %s" % (type(exc).__name__, exc, traceback.format_exc())
+            raise GpuFleetError(text) from exc
+
+    def _run(self) -> None:
+        if not self._ports.systemd.status(self._unit).exists:
+            self._log.phase("preflight")
+            found = look(self._request, self._ports, self._reader)
+            self.told["gpus"] = found.indices
+            self._stop(found)
+            self._timed("settle", self._make_free, found)
+            self._log.intend(BORROWING, self._undo, self._more(environment=found.environment()))
+            command.start(self._unit, self._request, found.environment(), self._ports.runner)
+        self._timed("command", self._until_it_ends)
+
+    def _stop(self, found: BorrowLook) -> None:
+        known = {each.service.unit for each in self._undo.stopped}
+        before = [entry for entry in self.told.get("services") or [] if entry["unit"] in known]
+        self.told["services"] = before + [entry for entry in lenders_to_json(found.lenders) if entry["unit"] not in known]
+        if self._request.drain_timeout > 0:
+            for lender in found.lenders:
+                if lender.status.running:
+                    self._timed("drain", self._drain, lender.service)
+        if not found.lenders:
+            return
+        # Remembered before they are stopped: if a stop fails half-way, the way back has to know of it.
+        for lender in found.lenders:
+            self._undo.will_stop(lender.service, served=lender.served)
+        if self._undo.down_since is None:
+            self._undo.down_since, self._undo.down_at = self._ports.clock.monotonic(), self._ports.clock.time()
+        self._log.intend(STOPPING, self._undo, self._more())
+        self._timed("stop", self._stop_all, [lender.service.unit for lender in found.lenders])
+
+    def _drain(self, service: Any) -> None:
+        left = drain(server_of(service, self._ports), self._ports.clock, self._request.drain_timeout)
+        if left != 0:
+            self._warn("%s still had %s requests after %g s of draining; it was stopped all the same."
+                       % (service.unit, "an unknown number of" if left is None else left, self._request.drain_timeout))
+
+    def _stop_all(self, units: Sequence[str]) -> None:
+        systemd, proc = self._ports.systemd, self._ports.paths.proc
+        patience = patience_for(self._request.stop_timeout, systemd.statuses(units).values())
+        for stopped in stop_units([UnitRef(systemd, unit) for unit in units], patience, self._ports.clock, proc):
+            if not stopped.ok:
+                raise GpuFleetError("%s could not be stopped: %s." % (stopped.unit, why_unstopped(stopped, proc)))
+
+    def _make_free(self, found: BorrowLook) -> None:
+        limits = limits_of(found.gpus, self._request.max_used_mib)
+        freed = make_free(limits, self._ports, self._reader, whose="command", advice=_ADVICE)
+        for warning in freed.warnings:
+            self._warn(warning)
+        self.told["ended_processes"] = list(self.told.get("ended_processes") or []) + list(freed.ended)
+
+    # -- the command -----------------------------------------------------------------------------------------------
+
+    def _until_it_ends(self) -> None:
+        clock = self._ports.clock
+        self._log.phase("command")
+        overdue = Deadline(clock, self._request.timeout + self._request.grace + _OVERDUE_S)
+        pause, gone_at = _FIRST_PAUSE_S, None
+        left: Optional[List[Dict[str, Any]]] = None
+        began = clock.monotonic()
+        while True:
+            status = self._ports.systemd.status(self._unit)
+            self._began = self._began or status.main_start or clock.time()
+            if command.has_ended(status):
+                gone_at = clock.monotonic() if gone_at is None else gone_at
+                if left is None and (command.is_over(status) or clock.monotonic() - gone_at >= _MOMENT_S):
+                    if command.is_over(status):
+                        clock.sleep(_MOMENT_S)
+                    left = self._left_behind(status)
+                if command.is_over(status):
+                    break
+            if overdue.expired:
+                break
+            self._log.tell(detail="%d s of %d" % (clock.monotonic() - began, self._request.timeout))
+            clock.sleep(_MOMENT_S if gone_at is not None else pause)
+            pause = min(_LONGEST_PAUSE_S, pause * 1.5)
+        ended = command.ended(status, self._request.timeout)
+        if overdue.expired and not command.is_over(status):
+            ended = command.Ended("timed out", detail="it did not end within its limit of %g s, nor after that" % self._request.timeout)
+        self.told.update(replace(ended, seconds=max(0.0, clock.time() - self._began)).to_json())
+        self.told["left_behind"] = left or []
+        self._read_output(status)
+
+    def _left_behind(self, status: UnitStatus) -> List[Dict[str, Any]]:
+        """What the command has left in its cgroup, with the GPUs that it is on."""
+        pids = [pid for pid in self._ports.systemd.cgroup_pids(self._unit, status) if pid != status.main_pid]
+        if not pids:
+            return []
+        on: Dict[int, List[Dict[str, Any]]] = {}
+        try:
+            for gpu in self._reader.snapshot().gpus:
+                for each in gpu.processes:
+                    on.setdefault(each.pid, []).append({"gpu": gpu.index, "used_mib": each.used_mib})
+        except (GpuFleetError, OSError, RuntimeError) as exc:
+            self._warn("Which GPUs the command's leftovers hold could not be read: %s" % exc)
+        found = []
+        for pid in pids:
+            info = read_process(pid, self._ports.paths.proc)
+            if info is not None and not info.zombie:
+                found.append({"pid": pid, "name": info.comm, "cmdline": info.cmdline[:200], "user": info.user, "gpus": on.get(pid, [])})
+        return found
+
+    def _read_output(self, status: UnitStatus) -> None:
+        try:
+            lines = self._ports.journal.lines(self._unit, status.invocation_id or None, _LINES)
+        except GpuFleetError as exc:
+            self._warn("What the command has written can't be told: %s" % exc.msg)
+            lines = []
+        self.told["output"], self.told["output_truncated"] = command.output_of(lines, self._request.output_kib)
+        if len(lines) >= _LINES:
+            self.told["output_truncated"] = True
+
+    # -- and back ------------------------------------------------------------------------------------------------------
+
+    def put_back(self, failure: Optional[str]) -> None:
+        """End what is left of the command, then start what was stopped and wait until it serves. Never raises for what goes wrong.
+
+        Whatever of it an earlier run has done is found done.
+        """
+        self._log.may_undo()
+        self._log.phase("return")
+        if failure is not None:
+            self.told["failure"] = failure
+        for warning in self._log.try_to_intend(ROLLING_BACK, self._undo, self._more()):
+            self._warn(warning)
+        ours = self._end_command()
+        undone = self._timed("return", self._bring_back)
+        for warning in undone.warnings:
+            self._warn(warning)
+        back = set(undone.back)
+        for service in self.told.get("services") or []:
+            service["back"] = service["unit"] in back
+        if self._undo.down_at is not None and (undone.serves or not undone.problems):
+            self.told["timings"]["downtime"] = round(max(0.0, self._ports.clock.time() - self._undo.down_at), 3)
+        self.told["gpus_after"] = self._gpus_now()
+        self._judge(undone, ours)
+
+    def _end_command(self) -> Optional[str]:
+        """Nothing of the command stays: its unit is stopped and its cgroup swept. What could not be ended, None when all is gone."""
+        systemd, clock = self._ports.systemd, self._ports.clock
+        stopped = stop_units([UnitRef(systemd, self._unit)], self._request.grace, clock, self._ports.paths.proc)[0]
+        try:
+            systemd.reset_failed(self._unit)
+        except GpuFleetError as exc:
+            self._warn("The unit of the command could not be cleared: %s" % exc.msg)
+        return None if stopped.ok else why_unstopped(stopped, self._ports.paths.proc)
+
+    def _bring_back(self) -> Undone:
+        request = Request(name="borrow", stop_timeout=self._request.stop_timeout, ready_timeout=self._request.ready_timeout)
+        undone = Rollback(request, Scene(self._unit, tuple(self._chosen())), self._ports, self._reader, self._undo, self._log).run()
+        if not self._undo.stopped:
+            self._look_whether_free()
+        return undone
+
+    def _chosen(self) -> Sequence[Gpu]:
+        """The borrowed GPUs; [] where the driver does not say any more: what served has guards of its own."""
+        try:
+            snapshot = self._reader.snapshot()
+            return resolve(self._request.gpus, snapshot.gpus) if snapshot.available else []
+        except (GpuFleetError, OSError, RuntimeError):
+            return []
+
+    def _look_whether_free(self) -> None:
+        """Nobody takes the GPUs over, so nobody else would notice what the command has left on them."""
+        try:
+            make_free(limits_of(self._chosen(), self._request.max_used_mib), self._ports, self._reader, _FREE_S, "next user", _ADVICE)
+        except GpuFleetError as exc:
+            self._warn("After the command: %s" % exc.msg)
+
+    def _judge(self, undone: Undone, unended: Optional[str]) -> None:
+        told = self.told
+        said: List[str] = [str(told["failure"])] if told.get("failure") else []
+        if not said and told.get("outcome") != "succeeded":
+            said.append("The command failed: %s." % (told.get("detail") or "nothing is known of its end"))
+        if unended is not None:
+            said.append("What the command has started could not be ended: %s." % unended)
+        if undone.problems:
+            said.append("PUTTING BACK WHAT SERVED BEFORE FAILED: %s." % "; ".join(each.rstrip(".") for each in undone.problems))
+        if undone.said:
+            said.append("Put back: %s." % "; ".join(undone.said))
+        told["put_back"] = undone.complete
+        told["failed"] = bool(told.get("failure")) or told.get("outcome") != "succeeded" or unended is not None or not undone.complete
+        told["msg"] = "\n".join(said)
+
+    def _gpus_now(self) -> List[Dict[str, Any]]:
+        try:
+            return [gpu.to_dict() for gpu in self._reader.snapshot().gpus if gpu.index in (self.told.get("gpus") or [])]
+        except (GpuFleetError, OSError, RuntimeError) as exc:
+            self._warn("The GPUs could not be read at the end: %s" % exc)
+            return []
+
+    # -- for both ------------------------------------------------------------------------------------------------------
+
+    def _more(self, **more: Any) -> Dict[str, Any]:
+        self.told.update(more)
+        return {"told": self.told}
+
+    def _warn(self, text: str) -> None:
+        if text not in self.told["warnings"]:
+            self.told["warnings"].append(text)
+
+    def _timed(self, phase: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        begun = self._ports.clock.monotonic()
+        if phase not in ("command", "return"):
+            self._log.phase(phase)
+        try:
+            return work(*arguments)
+        finally:
+            timings = self.told["timings"]
+            timings[phase] = round((timings.get(phase) or 0.0) + self._ports.clock.monotonic() - begun, 3)

@@ -1,0 +1,62 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A borrowing as the job carries it out: forward, or back at once where it was interrupted in a way that nothing can follow.
+
+The command's unit lives by itself: a job that was killed finds it running, or finds what became of it, and goes on. After a reboot
+it is gone, and so it is when the job dies again and again: then what served before is brought back, and nothing is tried any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from .._borrow.borrowing import Borrowing
+from .._borrow.request import to_borrow
+from .._core.errors import GpuFleetError
+from .._gpu.reader import GpuReader
+from .._service.change_log import ROLLING_BACK
+from .._service.ports import Ports
+from .job_log import JobLog
+from .record import BEGUN, Record
+from .recovery import TOO_MANY
+
+
+def carry_out(
+    record: Record, ports: Ports, reader: GpuReader, log: JobLog, boot: str, unwritable: Optional[str] = None
+) -> Dict[str, Any]:
+    """Bring the borrowing to its end; what the module returns. ``unwritable`` says why the record can't be written any more."""
+    told: Dict[str, Any] = dict(record.more.get("told") or record.prepared.get("told") or {})
+    one = Borrowing(to_borrow(record.params), record.unit, ports, reader, log, record.undo, told)
+    why = _why_not_on(record, boot, unwritable)
+    failure: Optional[str] = why
+    if why is None and record.stage != ROLLING_BACK:
+        try:
+            one.run()
+        except GpuFleetError as exc:  # whatever it was: what was stopped has to be put back
+            failure = exc.msg
+    if failure is not None and record.stage == BEGUN:
+        touched = bool(record.prepared.get("touched"))
+        told.update(failed=True, changed=touched, put_back=True, msg="%s Nothing was stopped." % _sentence(failure))
+    else:
+        one.put_back(failure)
+        told["changed"] = True
+    told["timings"]["total"] = round(max(0.0, ports.clock.time() - record.at), 3)
+    told.pop("failure", None)
+    return told
+
+
+def _why_not_on(record: Record, boot: str, unwritable: Optional[str]) -> Optional[str]:
+    """Why nothing more of it is tried; None when it goes on, or was on its way back already."""
+    if record.stage == ROLLING_BACK:
+        return None
+    stage = record.stage.replace("_", " ")
+    if record.boot_id != boot:
+        return "The host went down while its GPUs were borrowed (%s)." % stage
+    if record.attempts >= TOO_MANY:
+        return "The job of this borrowing was killed again and again (%s)." % stage
+    return unwritable
+
+
+def _sentence(text: str) -> str:
+    return text if text.rstrip().endswith((".", "!", "?")) else text.rstrip() + "."

@@ -1,0 +1,138 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Borrowing the GPUs of a fleet: what is wrong with a request, and the table of what came of it."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.request import to_borrow
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.select import malformed
+
+from ._report import plain
+
+PREFIX = "gpu_borrow_"
+# The playbook's own variables.
+OWN = ("command", "gpus", "target", "batch", "report_dir", "query")
+# What the role takes besides; what the playbook has a name of its own for is left out.
+OPTIONS = (
+    "env", "chdir", "user", "timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout",
+    "reconnect_timeout",
+)  # fmt: skip
+_WORDS = {
+    "succeeded": "succeeded", "failed": "FAILED", "timed out": "TIMED OUT", "killed": "KILLED", "not begun": "NOT BEGUN",
+    "stopped": "STOPPED",
+}  # fmt: skip
+
+
+def faults(asked: Mapping[str, Any], names: Iterable[str]) -> List[str]:
+    """What is wrong with a request, before any host is touched; ``names`` are the variables that were set on the command line."""
+    known = list(OWN) + [PREFIX + option for option in OPTIONS]
+    found = [_unknown(name, known) for name in names if _is_slip(name, known)]
+    given = {str(name): plain(value) for name, value in asked.items()}
+    if given.get("command") in (None, ""):
+        return [*found, "no command is given: say which one with `command`, such as -e '{\"command\": \"/opt/bench/gemm\"}'"]
+    gpus = given.get("gpus")
+    words = gpus.split(",") if isinstance(gpus, str) else [gpus] if isinstance(gpus, int) else list(gpus or [])
+    try:
+        request = to_borrow(dict(given, gpus=words))
+    except (GpuFleetError, TypeError, ValueError) as exc:
+        return [*found, str(exc).rstrip(".")]
+    return found + ["%r in gpus is no GPU: give an index, a UUID, a PCI id, or all" % word for word in request.gpus if malformed(word)]
+
+
+def _is_slip(name: str, known: List[str]) -> bool:
+    if name in known or name == PREFIX + "result":
+        return False
+    return name.startswith(PREFIX) or bool(difflib.get_close_matches(name, OWN, 1, 0.8))
+
+
+def _unknown(name: str, known: List[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return "there is no variable %s%s" % (name, "; did you mean %s" % close[0] if close else " (known: %s)" % ", ".join(known))
+
+
+def not_put_back(results: Any) -> List[str]:
+    """The hosts that may be without what served on them: no other host gives its GPUs away before somebody has looked."""
+    return [host for host, result in _by_host(results).items() if _word(result)[0] in ("NOT PUT BACK", "UNREACHABLE", "UNKNOWN")]
+
+
+def rows_of(results: Any) -> List[Dict[str, Any]]:
+    """One row per host."""
+    return [_row(host, result) for host, result in _by_host(results).items()]
+
+
+def _by_host(results: Any) -> Dict[str, Mapping[str, Any]]:
+    if not isinstance(results, Mapping):
+        raise AnsibleFilterError("borrow_rows takes a dictionary of results by host, not %s" % type(results).__name__)
+    return {str(host): result if isinstance(result, Mapping) else {} for host, result in results.items()}
+
+
+def _row(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
+    word, fine = _word(result)
+    services = [each for each in result.get("services") or [] if isinstance(each, Mapping)]
+    timings = result.get("timings") or {}
+    return {
+        "host": host,
+        "result": word,
+        "ok": fine,
+        "gpus": ",".join(str(gpu) for gpu in result.get("gpus") or []) or None,
+        "rc": result.get("rc"),
+        "seconds": result.get("seconds"),
+        "services": "; ".join(_service(each) for each in services) or None,
+        "downtime_s": timings.get("downtime"),
+        "total_s": timings.get("total"),
+        "last_line": _last_line(result.get("output")),
+        "left_behind": len(result.get("left_behind") or []),
+        "detail": _detail(result, fine),
+    }
+
+
+def _service(each: Mapping[str, Any]) -> str:
+    back = each.get("back")
+    word = "NOT BACK"
+    if back is None:
+        word = "would be stopped and put back"
+    elif back:
+        word = "serves again" if each.get("served") else "runs again"
+    return "%s %s" % (each.get("name"), word)
+
+
+def _word(result: Mapping[str, Any]) -> Tuple[str, bool]:
+    """(the word for it, whether the host is as it should be)."""
+    if result.get("unreachable"):
+        return "UNREACHABLE", False
+    if not result:
+        return "not begun", False
+    if result.get("failed"):
+        if "actions" not in result:
+            return "UNKNOWN", False  # no word of the module itself
+        if result.get("put_back") is False:
+            return "NOT PUT BACK", False
+        if result.get("outcome") in ("failed", "timed out", "killed", "not begun", "stopped"):
+            return _WORDS[str(result["outcome"])], False
+        return ("GAVE UP", False) if result.get("changed") and result.get("services") else ("refused", False)
+    if result.get("put_back") is None:
+        following = any(each.get("action") == "follow" for each in result.get("actions") or [])
+        return "under way" if following else "would run", True
+    return _WORDS.get(str(result.get("outcome")), str(result.get("outcome"))), True
+
+
+def _detail(result: Mapping[str, Any], fine: bool) -> Optional[str]:
+    lines = str(result.get("msg") or "").strip().splitlines()
+    left = result.get("left_behind") or []
+    if not fine:
+        return "; ".join(lines) or ("no host after one that is not put back gives its GPUs away" if not result else None)
+    if left:
+        return "it left %d process%s behind, ended since" % (len(left), "" if len(left) == 1 else "es")
+    return None
+
+
+def _last_line(output: Any) -> Optional[str]:
+    lines = [line.strip() for line in str(output or "").splitlines() if line.strip()]
+    return lines[-1][:200] if lines else None
