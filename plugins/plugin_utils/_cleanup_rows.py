@@ -9,7 +9,7 @@ from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import NO_SUCH_UNIT, NO_SUCH_USER
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.reasons import NO_SUCH_UNIT, NO_SUCH_USER
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.reset import WOULD_RESET
 
 # What a slip in a name looks like in a host's result, and the word for it.

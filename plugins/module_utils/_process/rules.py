@@ -14,8 +14,9 @@ from __future__ import annotations
 import fnmatch
 import re
 from dataclasses import dataclass
-from typing import AbstractSet, Iterable, List, Optional, Sequence, Tuple
+from typing import AbstractSet, Iterable, Optional, Sequence, Tuple
 
+from .names import installed_names, is_python, names_of, program_of
 from .types import CgroupOwner, Classification, ProcessInfo
 
 
@@ -49,7 +50,6 @@ VLLM_RULES: Tuple[Rule, ...] = (
 # A Python process that does not carry vLLM's title (resource tracker, a worker before it is retitled) is vLLM's when its unit or
 # its parent is.
 VLLM_UNIT = Rule(r"vllm(?:[-@].+)?\.service", "unit", "it belongs to a vLLM service")
-_PYTHON = re.compile(r"(?:pypy|python|pt_main_thread)[\d.]*.*$")
 
 # What a service starts for itself as well: a logger beside its server, the program that takes another user. Never signalled, but they
 # end with a unit that is theirs.
@@ -98,14 +98,6 @@ PROTECTED_RULES: Tuple[Rule, ...] = (
     Rule(r"(?:slurm|pbs_|sge_|condor_|flux-).*|lim|res|pim|nomad", "installed", "job scheduler"),
 )
 
-# Where a system keeps the programs that its packages bring; what lies elsewhere (a home, a scratch disk) is somebody's own.
-_SYSTEM_PLACES = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/opt/", "/snap/", "/nix/", "/gnu/", "/run/", "/var/lib/")
-_SHELL = re.compile(r"(?:r?ba|a|da|z|r?k|mk|pdk|lk|ok|ya|c|tc|fi|xon|o|pw)?sh[\d.-]*$|nu$|elvish$|pwsh-preview$")
-# Options of shells: those that only make sense where somebody sits there, and those that the next word belongs to.
-_SHELL_FILES = ("--init-file", "--rcfile", "--init-command", "-C", "-NoExit")
-_SHELL_VALUES = ("-o", "+o", "-O", "+O", "--config", "--env-config", "--rc", "-WorkingDirectory")
-# Programs that only run what they are given: theirs is no word on who that is.
-_INTERPRETER = re.compile(r"(?:pypy|python|pt_main_thread|perl|ruby|node|java|lua|bash|dash|zsh|ksh|busybox|gjs)[\d.]*(?:-[\w.]+)?$|sh$")
 
 # Units below which processes run that others answer for, a runtime or a scheduler: nothing in them is touched, whatever runs there
 # and whether or not its cgroup tells it apart.
@@ -177,7 +169,7 @@ def protected_reason(info: ProcessInfo, owner: CgroupOwner, own_pids: AbstractSe
         return "it runs this task"
     if info.pid == 2 or (info.ppid == 2 and not info.cmdline):
         return "kernel thread"
-    names, installed = names_of(info), _installed_names(info)
+    names, installed = names_of(info), installed_names(info)
     for rule in PROTECTED_RULES:
         if rule.matches(installed if rule.field == "installed" else names):
             return rule.reason
@@ -226,91 +218,10 @@ def serverless(info: ProcessInfo, family: Sequence[ProcessInfo]) -> bool:
     return False
 
 
-def names_of(info: ProcessInfo) -> List[str]:
-    """The short names a process goes by."""
-    names = [info.comm]
-    if info.exe:
-        names.append(_base(info.exe))
-    if info.argv:
-        # "sshd: root@pts/0" and "nginx: worker" are titles whose first word is the name
-        names.append(_base(info.argv[0].split(" ")[0]).rstrip(":"))
-    return names
-
-
-def _installed_names(info: ProcessInfo) -> List[str]:
-    """Its names as far as they are a program's that the system installed; all of them where the program can't be seen."""
-    if not info.exe:
-        return names_of(info)
-    if not info.exe.startswith(_SYSTEM_PLACES):
-        return []
-    if not _INTERPRETER.match(_base(info.exe)):
-        return names_of(info)
-    return [_base(word) for word in info.argv[1:4] if word.startswith(_SYSTEM_PLACES)]
-
-
-def of_a_person(info: ProcessInfo) -> bool:
-    """Whether somebody may sit at it: it has a controlling terminal, or it is a shell that waits for input."""
-    return info.terminal != 0 or is_interactive_shell(info)
-
-
-def is_interactive_shell(info: ProcessInfo) -> bool:
-    """Whether it is a shell at which somebody sits, rather than one that runs a script or a command."""
-    argv = list(info.argv)
-    if argv and _base(argv[0]) == "busybox":
-        argv.pop(0)  # busybox ash
-    elif argv and _PYTHON.match(_base(argv[0])):
-        argv = argv[argv.index(_program(info)[0]):] if _program(info) and _program(info)[0] in argv else []  # xonsh
-    if not argv:
-        return False
-    if argv[0].startswith("-"):
-        return True  # a login shell, whatever it is called: -su
-    if not _SHELL.match(_base(argv[0])):
-        return False
-    words = iter(argv[1:])
-    for word in words:
-        if word in ("-i", "-l", "--login", "--interactive") or word in _SHELL_FILES:
-            return True
-        if word in _SHELL_VALUES:
-            next(words, None)
-        elif not word.startswith(("-", "+")) or word.startswith("--command") or re.match(r"-[a-zA-Z]*c", word):
-            return bool(re.match(r"-[a-zA-Z]*i", word))
-    return True
-
-
-def is_python(info: ProcessInfo) -> bool:
-    """Whether a Python interpreter runs in it."""
-    return any(_PYTHON.match(name) for name in names_of(info))
-
-
 def _own_vllm_reason(info: ProcessInfo) -> Optional[str]:
-    names, program = names_of(info), _program(info)
+    names, program = names_of(info), program_of(info)
     for rule in VLLM_RULES:
         values = names if rule.field == "name" else [info.cmdline] if rule.field == "title" else program
         if rule.matches(values):
             return rule.reason
     return None
-
-
-def _program(info: ProcessInfo) -> List[str]:
-    """What a Python interpreter runs: the script's path, or ``-m module``; empty for everything else."""
-    argv = list(info.argv)
-    if not argv or not _PYTHON.match(_base(argv[0])):
-        return []
-    position = 1
-    while position < len(argv):
-        word = argv[position]
-        if word == "-m":
-            return ["-m " + argv[position + 1]] if position + 1 < len(argv) else []
-        if word == "-c":
-            return []
-        if word in ("-W", "-X"):
-            position += 1
-        elif not word.startswith("-"):
-            return [word]
-        position += 1
-    return []
-
-
-def _base(path: str) -> str:
-    name = path.rsplit("/", 1)[-1]
-    return name[: -len(" (deleted)")] if name.endswith(" (deleted)") else name

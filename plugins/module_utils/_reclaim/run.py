@@ -14,9 +14,9 @@ from .._process.procfs import read_process
 from .exclusive import Exclusive, refuse_beside_a_change
 from .ladder import carry_out
 from .left import DIRTY, Held, all_in_use, dirty_without, failure_message
-from .plan import NO_SUCH_UNIT
 from .ports import Ports
 from .proof import Proof, why_not_free
+from .reasons import NO_SUCH_UNIT
 from .request import ReclaimRequest, check
 from .reset import plan_resets, reset_gpus
 from .result import ReclaimResult, of_run, planned

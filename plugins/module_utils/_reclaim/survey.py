@@ -12,8 +12,8 @@ from typing import Dict, FrozenSet, List, Sequence, Tuple
 from .._core.errors import GpuFleetError
 from .._process.procfs import ancestors, read_process
 from .left import DIRTY, Held, of_survivor, of_zombie
-from .plan import NO_SUCH_UNIT, NO_SUCH_USER
 from .ports import Ports
+from .reasons import NO_SUCH_UNIT, NO_SUCH_USER
 from .request import ReclaimRequest
 from .types import Done, Plan, Skip, UnitView, Unkillable, View
 

@@ -122,6 +122,10 @@ class View:
         """The unit that answers for a process, by whatever name its cgroup has it; None where it has none."""
         return None if holder.unit is None else self.units.get(holder.unit)
 
+    def members(self, unit: UnitView) -> Tuple[Holder, ...]:
+        """The running processes on GPUs for which a unit answers."""
+        return tuple(holder for holder in self.holders if holder.state == "running" and self.unit_of(holder) == unit)
+
     @property
     def gpus(self) -> Tuple[Gpu, ...]:
         """The GPUs asked for."""
@@ -148,6 +152,12 @@ class UnitStop:
     gpus: Tuple[int, ...]
     members: Tuple[Holder, ...]
     reason: str
+
+    @classmethod
+    def of(cls, view: View, unit: UnitView, reason: str) -> UnitStop:
+        """The stop of a unit with all that it has on GPUs."""
+        members = tuple(sorted(view.members(unit), key=lambda each: each.pid))
+        return cls(unit, tuple(sorted({index for member in members for index in member.gpus})), members, reason)
 
     @property
     def pids(self) -> Tuple[int, ...]:

@@ -17,10 +17,10 @@ from .._process.rules import (
     CHANGE_OF_USER,
     GPU_TOOL,
     host_unit_reason,
-    of_a_person,
     protected_by_user,
     protected_reason,
 )
+from .._process.shells import of_a_person
 from .._process.types import CgroupOwner, ProcessInfo
 from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus

@@ -11,7 +11,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.gpufleet.vllm.plugins.filter.cleanup_rows import FilterModule, cleanup_rows
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import NO_SUCH_USER
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.reasons import NO_SUCH_USER
 
 
 def result(**more: Any) -> Dict[str, Any]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any, Sequence
 
 import pytest
@@ -268,25 +267,6 @@ def test_a_worker_is_without_a_server_when_the_chain_above_it_ends() -> None:
     assert rules.serverless(engine, [shell])  # given to whatever launched it, not to pid 1
     assert rules.serverless(engine, [])
     assert not rules.serverless(server, [init])
-
-
-@pytest.mark.parametrize("words", [
-    "bash", "-bash", "rbash", "-su", "busybox ash", "pwsh", "pwsh -NoLogo", "xonsh", "nu", "elvish", "bash -o vi", "bash --rcfile x",
-    "fish --init-command X", "zsh -i", "bash -l", "bash -ic x", "/usr/bin/python3 /usr/bin/xonsh", "ksh93",
-])
-def test_a_shell_that_waits_for_somebodys_input_is_interactive(words: str) -> None:
-    assert rules.is_interactive_shell(process(words.split()))
-
-
-@pytest.mark.parametrize("words", [
-    "bash x.sh", "sh -c x", "bash -o pipefail x.sh", "bash -euc x", "busybox sh x", "fish --command x",
-    "/usr/bin/python3 /usr/bin/xonsh x.xsh",
-    "python3 train.py", "python3", "nginx", "sshd", "bash -o pipefail -c x", "busybox httpd",
-])
-def test_a_shell_that_runs_a_script_is_not(words: str) -> None:
-    info = process(words.split())
-    assert not rules.is_interactive_shell(info) and not rules.of_a_person(info)
-    assert rules.of_a_person(replace(info, terminal=34816))
 
 
 def test_every_rule_is_a_pattern_with_a_reason() -> None:
