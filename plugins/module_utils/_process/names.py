@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from typing import List
+from typing import List, Optional
 
 from .types import ProcessInfo
 
@@ -15,6 +15,10 @@ PYTHON = re.compile(r"(?:pypy|python|pt_main_thread)[\d.]*.*$")
 _SYSTEM_PLACES = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/opt/", "/snap/", "/nix/", "/gnu/", "/run/", "/var/lib/")
 # Programs that only run what they are given: theirs is no word on who that is.
 _INTERPRETER = re.compile(r"(?:pypy|python|pt_main_thread|perl|ruby|node|java|lua|bash|dash|zsh|ksh|busybox|gjs)[\d.]*(?:-[\w.]+)?$|sh$")
+# Their options that a command follows in place of a script, and those whose value is the next word.
+_SHELLS_COMMAND = re.compile(r"-[a-zA-Z]*c|--command")
+_COMMAND = re.compile(r"-[eEp]$|--eval|--print")
+_WITH_VALUE = ("-o", "+o", "-O", "+O", "-cp", "-classpath", "--class-path", "-r", "--require")
 
 
 def names_of(info: ProcessInfo) -> List[str]:
@@ -36,7 +40,27 @@ def installed_names(info: ProcessInfo) -> List[str]:
         return []
     if not _INTERPRETER.match(base(info.exe)):
         return names_of(info)
-    return [base(word) for word in info.argv[1:4] if word.startswith(_SYSTEM_PLACES)]
+    script = _script(info.exe, info)
+    return [base(script)] if script is not None and script.startswith(_SYSTEM_PLACES) else []
+
+
+def _script(exe: str, info: ProcessInfo) -> Optional[str]:
+    """The file that an interpreter was told to run, None where it was told a module or a command.
+
+    What follows it is the program's own business: a model may be called like a window manager.
+    """
+    if PYTHON.match(base(exe)):
+        return next((word for word in program_of(info) if not word.startswith("-m ")), None)
+    commands = _SHELLS_COMMAND if base(exe).endswith("sh") else _COMMAND
+    words = iter(info.argv[1:])
+    for word in words:
+        if commands.match(word):
+            return None
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif not word.startswith(("-", "+")):
+            return word
+    return None
 
 
 def is_python(info: ProcessInfo) -> bool:

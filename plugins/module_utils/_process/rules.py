@@ -93,9 +93,9 @@ PROTECTED_RULES: Tuple[Rule, ...] = (
     Rule(r"kube-.*|k3s.*|rke2.*", "installed", "Kubernetes"),
     # slurm_script is a job's own shell: the name of the script that Slurm copied to its spool.
     Rule(r"slurm(?:d|ctld|dbd|stepd|restd|_script)|munged|pbs_(?:mom|server|sched|comm)|trqauthd|sge_(?:execd|shepherd|qmaster)"
-         r"|condor_(?:master|startd|starter|shadow|schedd|procd|exec.*)|sbatchd|mbatchd|flux-broker|flux-shell",
+         r"|condor_(?:master|startd|starter|shadow|schedd|procd|exec.*)|sbatchd|mbatchd|flux-(?:broker|shell|imp|start)",
          "name", "job scheduler"),
-    Rule(r"(?:slurm|pbs_|sge_|condor_|flux-).*|lim|res|pim|nomad", "installed", "job scheduler"),
+    Rule(r"(?:slurm|pbs_|sge_|condor_).*|lim|res|pim|nomad", "installed", "job scheduler"),
 )
 
 

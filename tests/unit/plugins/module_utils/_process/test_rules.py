@@ -140,6 +140,9 @@ PROTECTED = [
     ("grid engine", process(["sge_shepherd-42", "-bg"], "sge_shepherd", "/opt/sge/bin/lx-amd64/sge_shepherd")),
     ("lsf", process(["/opt/lsf/10.1/etc/res"], "res", "/opt/lsf/10.1/etc/res")),
     ("flux", process(["/usr/bin/flux-broker"], "flux-broker", "/usr/bin/flux-broker")),
+    ("flux's shell", process(["/usr/libexec/flux/flux-shell", "1"], "flux-shell", "/usr/libexec/flux/flux-shell")),
+    ("flux's imp", process(["flux-imp", "exec"], "flux-imp", "/usr/libexec/flux/flux-imp")),
+    ("a desktop's script", process(["/usr/bin/perl", "-w", "/usr/bin/gnome-x"], "perl", "/usr/bin/perl")),
     ("nomad", process(["/usr/bin/nomad", "agent"], "nomad", "/usr/bin/nomad")),
 ]
 
@@ -189,6 +192,26 @@ def test_a_name_alike_protects_only_where_the_program_may_be_the_systems(title: 
 )
 def test_the_systems_own_programs_stay_protected(title: "list[str]", comm: str, exe: str) -> None:
     assert classify(process(title, comm, exe), NOBODY, None).protected
+
+
+@pytest.mark.parametrize("place", ["/opt/models/", "/var/lib/models/", "/usr/share/models/"])
+@pytest.mark.parametrize("model", [
+    "flux-lm", "cosmic-reason1-7b", "mir-7b", "mate-7b", "slim", "river", "awesome", "nomad", "sshd-lm", "systemd-lm", "kube-llm", "X",
+])
+def test_a_model_is_no_daemon_whatever_it_is_called(model: str, place: str) -> None:
+    """Only the script tells what an interpreter runs; that is how our own units start their server."""
+    words = ["/opt/vllm/bin/vllm", "serve", place + model, "--config", "/etc/vllm/%s.yaml" % model]
+    for argv in (["/opt/vllm/bin/python", *words], ["/opt/vllm/bin/python", "-u", *words], ["/usr/bin/bash", "-e", *words],
+                 ["/usr/bin/bash", "-o", "pipefail", *words], ["/usr/bin/perl", "-w", *words], ["/usr/bin/bash", "-c", place + model],
+                 ["/usr/bin/perl", "-e", place + model], ["/usr/bin/python3", "-m", "serve", place + model]):
+        exe = PYTHON if "python" in argv[0] else argv[0]
+        assert not classify(process(argv, "vllm", exe, uid=1000), NOBODY, None).protected, argv
+
+
+@pytest.mark.parametrize("title", [["/usr/bin/python3", "/opt/img/flux-server.py"], ["/usr/local/bin/flux-serve"]])
+def test_of_flux_only_its_own_programs_are_known(title: "list[str]") -> None:
+    exe = PYTHON if len(title) > 1 else title[0]
+    assert not classify(process(title, title[-1].rsplit("/", 1)[-1], exe), NOBODY, None).protected
 
 
 @pytest.mark.parametrize("name", [
