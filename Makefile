@@ -15,7 +15,7 @@ export PATH := $(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint sanity unit coverage lab-test test bench chaos build demo lab-up lab-down lab-status clean
+.PHONY: help venv lint sanity unit coverage lab-test test bench chaos build docs demo lab-up lab-down lab-status clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ bench: venv ## Measure against what people do by hand, on a lab host (root)
 
 chaos: venv ## Disturb swaps in every way, at every moment (root; an hour): CHAOS="--seed 7 --only job:3"
 	@PYTHONPATH=tests $(PY) -m chaos $(CHAOS)
+
+docs: venv ## Build the pages and the reference into build/docs, a warning is a failure
+	@$(PY) tests/gates/docs.py
 
 build: venv ## Build the collection's tarball into build/
 	@$(PY) tests/gates/tarball.py

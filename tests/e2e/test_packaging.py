@@ -33,7 +33,8 @@ ALLOWED = (
     r"README\.md|LICENSE|CHANGELOG\.rst|requirements\.txt|bindep\.txt",
     r"meta/(runtime|execution-environment)\.yml",
     r"changelogs/(config|changelog)\.yaml|changelogs/fragments/[\w.-]+\.yml",
-    r"docs/(?!design\.md|dependencies\.md)[\w./-]+\.(md|rst|json|yml)",
+    r"docs/(?!design\.md|dependencies\.md|_static)[\w./-]+\.(md|rst|json|yml|svg)",
+    r"examples/ci/[\w-]+\.yml",
     r"inventories/example/[\w./-]+\.yml",
     r"playbooks/\w+\.yml",
     r"plugins/(action|doc_fragments|filter|modules|module_utils|plugin_utils)/[\w/]+\.(py|yml)",
@@ -41,7 +42,9 @@ ALLOWED = (
     r"roles/\w+/(README\.md|(defaults|meta|tasks|handlers|vars)/\w+\.yml|(templates|files)/[\w.-]+)",
 )
 NEEDED = {
-    "README.md", "LICENSE", "requirements.txt", "meta/runtime.yml", "playbooks/swap_model.yml", "playbooks/gpu_cleanup.yml",
+    "README.md", "LICENSE", "requirements.txt", "bindep.txt", "meta/runtime.yml", "meta/execution-environment.yml",
+    "docs/index.md", "docs/errors.md", "docs/schemas/swap-model.schema.json", "examples/ci/github-actions.yml",
+    "playbooks/swap_model.yml", "playbooks/gpu_cleanup.yml",
     "inventories/example/hosts.yml", "inventories/example/group_vars/gpu_hosts.yml",
     "roles/vllm_swap/README.md", "roles/vllm_service/README.md", "roles/gpu_reclaim/README.md",
     *("plugins/modules/%s.py" % module for module in MODULES),
@@ -115,7 +118,7 @@ def test_it_holds_what_users_need_and_nothing_else(contents: dict[str, tarfile.T
 
 def test_the_rule_refuses_what_only_a_checkout_needs() -> None:
     own = ["tests/unit/test_x.py", "Makefile", ".ci/run", "collections/x", "docs/design.md", "docs/dependencies.md",
-           "playbooks/collections/x.yml",
+           "docs/conf.py", "docs/_static/pages.css", "playbooks/collections/x.yml",
            "inventories/lab/hosts", "pyproject.toml", ".git/config", "plugins/modules/__pycache__/x.pyc", "build/x.tar.gz",
            "requirements-dev.txt", "ansible.cfg", "CONTRIBUTING.md", "plugins/modules/notes.txt"]  # fmt: skip
     assert unexpected(own) == own

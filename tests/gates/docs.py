@@ -1,0 +1,101 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make docs`: the pages of docs/ and the reference of every plugin, role and playbook as HTML, in build/docs.
+
+antsibull-docs writes the reference of plugins and roles, from the copy of the tracked files; that of the playbooks comes from the
+comment at the head of each. Sphinx makes pages of it all. A warning is a failure. Nothing is asked of any network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import List
+
+import tree
+from checks import Check, run
+
+BIN = Path(sys.executable).parent
+SOURCE = tree.ROOT / "build" / "docs-source"
+PAGES = tree.ROOT / "build" / "docs"
+REFERENCE = SOURCE / "reference"
+# The index is written by hand (docs/reference.md); the others hold what no plugin of this collection has.
+LEFT_OUT = ("index.rst", "environment_variables.rst")
+
+
+def playbook_page(name: str, text: str) -> str:
+    """The page of one playbook from the comment at its head, whose paragraphs are prose, a command, or a list of variables."""
+    head = [line[1:].removeprefix(" ") for line in text.split("\n- ", 1)[0].splitlines() if line.startswith("#")]
+    page = ["# gpufleet.vllm.%s playbook" % name]
+    for paragraph in "\n".join(head).split("\n\n"):
+        lines = paragraph.splitlines()
+        if all(line.startswith("  ") for line in lines):
+            page.append("\n".join(["```shell", *(line.strip() for line in lines), "```"]))
+        elif all(re.match(r"[a-z_]+ +\S|    ", line) for line in lines):
+            page.append("| variable | |\n|---|---|" + "".join(_variables(lines)))
+        else:
+            page.append(paragraph)
+    return "\n\n".join(page) + "\n"
+
+
+def _variables(lines: List[str]) -> List[str]:
+    """Rows of a table. A line that begins with a name begins a row, one that is indented goes on with it."""
+    rows: List[str] = []
+    for line in lines:
+        name, meaning = ("", line) if line.startswith(" ") else line.split(" ", 1)
+        meaning = meaning.strip().replace("|", "\\|")
+        rows.append("\n| `%s` | %s |" % (name, meaning) if name else "%s %s |" % (rows.pop()[: -len(" |")], meaning))
+    return rows
+
+
+def assemble(copy: Path) -> None:
+    """Lay the pages out for Sphinx: docs/ as it is, and the playbooks' pages."""
+    for old in (SOURCE, PAGES):
+        shutil.rmtree(old, ignore_errors=True)
+    shutil.copytree(copy / "docs", SOURCE)
+    REFERENCE.mkdir()
+    for path in sorted((copy / "playbooks").glob("*.yml")):
+        (REFERENCE / ("%s_playbook.md" % path.stem)).write_text(playbook_page(path.stem, path.read_text("utf-8")), "utf-8")
+
+
+def checks(copy: Path) -> List[Check]:
+    """Write the reference, then the pages."""
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(copy.parent.parent.parent), "ANSIBLE_HOME": str(tree.cache() / "home")}
+    return [
+        Check(
+            "reference",
+            [
+                str(BIN / "antsibull-docs"), "collection", "--use-current", "--squash-hierarchy", "--fail-on-error",
+                "--no-add-antsibull-docs-version", "--dest-dir", str(REFERENCE), "gpufleet.vllm",
+            ],
+            copy,
+            env,
+        ),
+        Check("pages", [str(BIN / "sphinx-build"), "-q", "-W", "--keep-going", "-b", "html", str(SOURCE), str(PAGES)], copy, env),
+    ]  # fmt: skip
+
+
+def main() -> int:
+    """Entry point."""
+    missing = [name for name in tree.untracked_files() if name.startswith(("docs/", "plugins/", "roles/", "playbooks/"))]
+    if missing:
+        print("  %d untracked files are left out (git add them first): %s" % (len(missing), ", ".join(missing[:5])))
+    with tree.copy("docs") as copy:
+        assemble(copy)
+        reference, pages = checks(copy)
+        passed = run(reference)
+        for name in LEFT_OUT:
+            (REFERENCE / name).unlink(missing_ok=True)
+        done = [passed, passed and run(pages)]
+    if all(done):
+        print("Open %s" % os.path.relpath(PAGES / "index.html"))
+    print("%d passed, %d failed" % (done.count(True), done.count(False)))
+    return 0 if all(done) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
