@@ -68,9 +68,8 @@ class MemoryReader:
         # newer ones leave out a GPU that is lost, and say so elsewhere or not at all
         gaps = sorted(set(range(present) if only is None else only).difference(row.gpu.index for row in whole.rows))
         found = each(gaps, self._single, lambda rows: None not in rows)
-        lost = [found.get(index) or Row(raw.RawGpu(index, code=raw.NOT_FOUND)) for index in gaps
-                if found.get(index) is not None or known is not None and index < known]
-        return self._counted(whole.rows + lost, only)
+        rows = whole.rows + [row for row in found.values() if row is not None]
+        return self._counted(rows + _left_out(rows, gaps), only)
 
     def _query(self, only: Optional[FrozenSet[int]], wanted: Sequence[str], again: bool = False) -> _Answer:
         while True:
@@ -95,25 +94,39 @@ class MemoryReader:
             return Memory(present=0)  # the driver works and shows no GPU
         if code in raw.INIT_REASONS and not whole.rows and not of_one_gpu(done):
             return Memory(failure=raw.Failure(raw.INIT_REASONS[code], said(done)))
-        addresses = host.driver_gpus(self._proc_root)
-        indices = sorted(only) if only is not None else list(range(len(addresses) if addresses else _MOST_GPUS))
-
-        def more(rows: Sequence[Optional[Row]]) -> bool:
-            """Whether to go on: not at the end of the GPUs, nor with a driver that answers for none."""
-            count = _said_count(rows)
-            ended = count is not None and rows[-1] is not None and rows[-1].gpu.index >= count - 1
-            return not ended and None not in rows and any(map(_answered, rows))
-
-        found = list(each(indices, self._single, more).values())
-        count = _said_count(found)
-        # one that does not exist can hang too
-        rows = [row for row in found if row is not None and (count is None or row.gpu.index < count)]
+        found, highest = self._alone(only)
+        rows = _existing(found)
         self._ask_for_less(rows)
         if any(map(_answered, rows)):
+            gaps = _left_out(rows, range(_MOST_GPUS) if only is None else sorted(only))
+            # where the first ones all hung, the others were not asked yet
+            unasked = [row.gpu.index for row in gaps if row.gpu.index > highest]
+            better = {row.gpu.index: row for row in self._less(unasked)}
+            hung = {index: Row(raw.RawGpu(index, code=raw.HUNG, detail=_NO_ANSWER), None, raw.HUNG) for index in unasked}
+            rows += [better.get(row.gpu.index) or hung.get(row.gpu.index) or row for row in gaps]
             return self._counted(rows, only)
         if no_devices(done):
             return self._counted([], only)  # the driver works and has none of those that were asked for
         return Memory(failure=raw.Failure("driver_hung" if code == raw.HUNG else "error", said(done)))
+
+    def _alone(self, only: Optional[FrozenSet[int]]) -> Tuple[List[Optional[Row]], int]:
+        """Each GPU's own answer; of all GPUs as far as there may be any. With the highest index that was asked for."""
+        rows: List[Optional[Row]] = []
+
+        def more(answers: Sequence[Optional[Row]]) -> bool:
+            """Whether to go on. A gap is no end, since one that is lost may be left out; a driver that answers for none is."""
+            rows.extend(answers)
+            return any(map(_answered, answers)) and (only is not None or not _complete(rows))
+
+        if only is not None:
+            each(sorted(only), self._single, more)
+            return rows, ([-1] + sorted(only))[len(rows)]
+        addresses = len(host.driver_gpus(self._proc_root) or ())
+        each(range(addresses or _MOST_GPUS), self._single, more)
+        if 0 < len(rows) == addresses < _MOST_GPUS and not _complete(rows, None not in rows):
+            # the kernel module lists fewer than the driver counts, or not those that have these numbers
+            each(range(addresses, _MOST_GPUS), self._single, more)
+        return rows, len(rows) - 1
 
     def _single(self, index: int) -> Optional[Row]:
         """One GPU's row, or a row that says what is wrong with it; None when there is no such GPU."""
@@ -179,4 +192,34 @@ def _any_rows(answers: Sequence[_Answer]) -> bool:
 
 
 def _said_count(rows: Sequence[Optional[Row]]) -> Optional[int]:
-    return next((row.count for row in rows if row is not None and row.count is not None), None)
+    """How many GPUs the driver shows. It does not count those that it leaves out, and the others keep their numbers: one may be over it."""
+    return max((row.count for row in rows if row is not None and row.count is not None), default=None)
+
+
+def _complete(rows: Sequence[Optional[Row]], unknown: bool = False) -> bool:
+    """Whether these are as many as the driver shows; ``unknown``: what to answer where it does not say how many."""
+    count = _said_count(rows)
+    return unknown if count is None else _sure(rows, count) >= count
+
+
+def _sure(rows: Sequence[Optional[Row]], count: int) -> int:
+    return sum(row is not None and (_answered(row) or row.gpu.index < count) for row in rows)
+
+
+def _existing(found: Sequence[Optional[Row]]) -> List[Row]:
+    """The rows of GPUs that there are. Also one that does not exist can hang, so that of those that gave no answer and have a number
+    over the count only as many are taken for GPUs as are missing for it."""
+    rows = [row for row in found if row is not None]
+    count = _said_count(rows)
+    if count is None:
+        return rows
+    missing = count - _sure(rows, count)
+    doubtful = [row for row in rows if not _answered(row) and row.gpu.index >= count][max(0, missing):]
+    return [row for row in rows if row not in doubtful]
+
+
+def _left_out(rows: Sequence[Row], indices: Sequence[int]) -> List[Row]:
+    """Rows for those of these GPUs that must be there, since the driver counts them or shows one with a higher number, and have none."""
+    shown = {row.gpu.index for row in rows}
+    end = max([_said_count(rows) or 0] + [index + 1 for index in shown])
+    return [Row(raw.RawGpu(index, code=raw.NOT_FOUND)) for index in indices if index < end and index not in shown]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import pytest
 
@@ -400,3 +400,52 @@ def test_the_search_for_gpus_ends_where_the_driver_says(tmp_path: Path) -> None:
     reading = read(runner, tmp_path)
     assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(index, raw.HUNG if index == 2 else 0) for index in range(6)]
     assert reading.count == 6 and max(max(selected(call, 6)) for call in runner.calls) <= 7
+
+
+@pytest.mark.parametrize("listed", [None, 0, 1], ids=["not listed", "all listed", "one not listed"])
+@pytest.mark.parametrize("selects", [False, True], ids=["all", "selected"])
+@pytest.mark.parametrize(("total", "lost", "hung"), [
+    (4, {1}, {2}), (4, {2}, {1}), (4, {1}, {3}), (4, {0}, {1}), (4, {3}, {0}), (4, {0, 1}, {2}),
+    (16, {7}, {3}), (16, {1, 2}, {9}), (16, {15}, {0, 8}),
+])
+def test_neither_lost_nor_hung_gpus_hide_one_that_answers(
+    tmp_path: Path, total: int, lost: Set[int], hung: Set[int], selects: bool, listed: Optional[int]
+) -> None:
+    """One that is left out is not counted, and the others keep their numbers: the last one's is not under the count."""
+    present = [index for index in range(total) if index not in lost]
+
+    def answer(arguments: List[str]) -> Answer:
+        if arguments[0] == "-L":
+            return 0, "".join("GPU %d: NVIDIA A (UUID: GPU-%d)\n" % (index, index) for index in present), ""
+        wanted = selected(arguments, total)
+        if hung & set(wanted):
+            return None, "", ""
+        rows = [row(index, fields_of(arguments), count=str(len(present))) for index in wanted if index in present]
+        return (0, "".join(rows), "") if rows else NO_SUCH
+
+    if listed is not None:
+        for number in range(total - listed):
+            (tmp_path / ("driver/nvidia/gpus/0000:%02x:00.0" % number)).mkdir(parents=True)
+    reading = read(Smi(answer), tmp_path, frozenset(range(total)) if selects else None)
+    codes = {gpu.index: gpu.code for gpu in reading.gpus}
+    last = max(present)
+    good = {index: 0 for index in present if index not in hung}
+    expected = {**good, **dict.fromkeys(hung, raw.HUNG), **dict.fromkeys([each for each in lost if each < last], raw.NOT_FOUND)}
+    assert reading.failure is None and codes == expected
+    assert reading.count == last + 1 and all(gpu.memory is not None for gpu in reading.gpus if gpu.index in good)
+
+
+@pytest.mark.parametrize("selects", [False, True], ids=["all", "selected"])
+def test_a_value_that_hangs_everywhere_costs_no_gpu_of_many(tmp_path: Path, selects: bool) -> None:
+    """None of the first eight answers at first, and the others are not asked until one of these does."""
+
+    def answer(arguments: List[str]) -> Answer:
+        wanted, fields = selected(arguments, 12), fields_of(arguments)
+        if max(wanted) > 11:
+            return NO_SUCH
+        hangs = "utilization.gpu" in fields or 11 in wanted
+        return (None, "", "") if hangs else (0, "".join(row(index, fields, count="12") for index in wanted), "")
+
+    reading = read(Smi(answer), tmp_path, frozenset(range(12)) if selects else None)
+    assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(index, raw.HUNG if index == 11 else 0) for index in range(12)]
+    assert all(gpu.memory is not None for gpu in reading.gpus[:11])
