@@ -5,21 +5,23 @@
 
 from __future__ import annotations
 
-from typing import AbstractSet, Dict, Iterable, List, Optional, Tuple
+from typing import AbstractSet, Dict, Iterable, List, Optional, Set, Tuple
 
 from .reasons import NO_SUCH_UNIT, filtered, protected
 from .request import ReclaimRequest
 from .types import Skip, UnitKey, UnitStop, UnitView, View
 
+# Named units on no GPU, and why each is left running where no other one takes it along.
+Riders = Dict[UnitKey, Tuple[UnitView, str]]
 _UNSEEN = "no process of it is on a GPU, as far as can be seen"
 
 
 def named_units(
     request: ReclaimRequest, view: View, stopped: AbstractSet[UnitKey], stops: Dict[UnitKey, UnitStop], skips: List[Skip]
-) -> Tuple[UnitKey, ...]:
-    """Plan for the units in ``services``; returns the keys of those that this settles, one way or the other."""
-    settled: List[UnitKey] = []
-    idle: List[Tuple[UnitView, str]] = []
+) -> Tuple[AbstractSet[UnitKey], Riders]:
+    """Plan for the units in ``services``: the keys of those that this settles, one way or the other, and who goes along with others."""
+    settled: Set[UnitKey] = set()
+    riders: Riders = {}
     for name in request.units:
         found = {unit.key: unit for unit in view.units.values() if name in (unit.unit, *unit.aliases) and unit.exists}
         if not found:
@@ -27,25 +29,51 @@ def named_units(
         for unit in (found[key] for key in sorted(found, key=str)):
             if unit.inactive or unit.key in settled:
                 continue  # nothing to stop; what outlived it is judged process by process
-            settled.append(unit.key)
+            settled.add(unit.key)
             reason = _why_not_named(request, view, unit, unit.key in stopped)
             if reason is None:
                 stops[unit.key] = UnitStop.of(view, unit, "it is named in `services`")
                 continue
             if reason.startswith(_UNSEEN):
-                idle.append((unit, reason))
+                riders[unit.key] = unit, reason
                 continue
             members = [member for member in view.members(unit) if member.gpus & set(view.selected)]
             for member in members:
                 skips.append(Skip(member.pid, member.name, "its unit %s is left alone: %s" % (unit.label, reason), True))
             if not members:
                 skips.append(Skip(unit.main_pid or None, unit.unit, reason, True))
-    for unit, reason in idle:
-        if any(unit.unit in stop.unit.takes_along and unit.uid == stop.unit.uid for stop in stops.values()):
-            stops[unit.key] = UnitStop.of(view, unit, "it is named in `services`, and systemd stops it with another one that is")
-        else:
-            skips.append(Skip(unit.main_pid or None, unit.unit, reason, True))
-    return tuple(settled)
+    return settled, riders
+
+
+def seat_riders(view: View, stops: Dict[UnitKey, UnitStop], riders: Riders) -> None:
+    """Plan to stop the named units on no GPU that others take along. Those alone: without the others they go on."""
+    for key in sorted(_carried(stops, riders), key=str):
+        stops[key] = UnitStop.of(view, riders[key][0], "it is named in `services`, and systemd stops it with another one that is")
+
+
+def drop_riders(stops: Dict[UnitKey, UnitStop], riders: Riders) -> None:
+    """Leave those running whose others were taken out of the plan."""
+    for key in riders.keys() & stops.keys() - _carried(stops, riders):
+        del stops[key]
+
+
+def skip_riders(stops: Dict[UnitKey, UnitStop], riders: Riders, skips: List[Skip]) -> None:
+    """Say of those that are left running why, unless it was said."""
+    said = {skip.name for skip in skips if skip.pid is None}
+    left = [each for key, each in riders.items() if key not in stops and each[0].unit not in said]
+    skips.extend(Skip(unit.main_pid or None, unit.unit, reason, True) for unit, reason in left)
+
+
+def _carried(stops: Dict[UnitKey, UnitStop], riders: Riders) -> Set[UnitKey]:
+    """The riders that go along with a unit that is stopped for itself, directly or through each other."""
+    found: Set[UnitKey] = set()
+    carriers = [stop.unit for key, stop in stops.items() if key not in riders]
+    while carriers:
+        carrier = carriers.pop()
+        fresh = {(name, carrier.uid) for name in carrier.takes_along} & riders.keys() - found
+        found |= fresh
+        carriers += [riders[key][0] for key in fresh]
+    return found
 
 
 def _why_not_named(request: ReclaimRequest, view: View, unit: UnitView, again: bool) -> Optional[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import AbstractSet, Dict, List, Optional
 
-from .named import named_units
+from .named import drop_riders, named_units, seat_riders, skip_riders
 from .reasons import NO_SUCH_USER, idle, in_container, protected, why_not
 from .request import ReclaimRequest
 from .spare import spare_dependents, spare_starts
@@ -23,7 +23,7 @@ def make_plan(request: ReclaimRequest, view: View, stopped: AbstractSet[UnitKey]
     stops: Dict[UnitKey, UnitStop] = {}
     signals: List[Signal] = []
     skips: List[Skip] = [Skip(None, name, NO_SUCH_USER) for name in view.unknown_users]
-    named = named_units(request, view, stopped, stops, skips)
+    named, riders = named_units(request, view, stopped, stops, skips)
     for holder in sorted(view.holders, key=lambda each: each.pid):
         of = view.unit_of(holder)
         if not holder.gpus & set(view.selected) or (of is not None and of.key in named):
@@ -45,8 +45,14 @@ def make_plan(request: ReclaimRequest, view: View, stopped: AbstractSet[UnitKey]
             skips.append(skip)
         elif unit.key not in stops:
             stops[unit.key] = UnitStop.of(view, unit, "it holds memory on the selected GPUs and would start its processes again")
-    spare_dependents(view, stops, skips)
-    spare_starts(view, stops, signals, skips)
+    seat_riders(view, stops, riders)
+    before = -1
+    while before != len(stops):
+        before = len(stops)
+        spare_dependents(view, stops, skips)
+        spare_starts(view, stops, signals, skips)
+        drop_riders(stops, riders)
+    skip_riders(stops, riders, skips)
     return Plan(tuple(stops[key] for key in sorted(stops, key=str)), tuple(signals), tuple(skips))
 
 

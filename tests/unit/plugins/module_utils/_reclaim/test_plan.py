@@ -15,7 +15,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import resu
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.reasons import NO_SUCH_USER
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import Candidate, ReclaimRequest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Plan, UnitView, View
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Plan, Start, UnitView, View
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     NOW,
     gpu,
@@ -189,6 +189,45 @@ def test_a_unit_that_would_take_another_one_along_is_left_alone_unless_that_goes
         assert "systemd would stop web.service with it" in only_reason(made) and made.skips[0].rightful
     both = plan(look, scope="services", services=("train", "web"))
     assert ended(both) == (["train.service", "web.service"], [], [])
+
+
+WEB, BATCH, OTHER = "web.service", "batch.service", "other.service"
+
+
+def riding(carrier: Holder, *units: UnitView, **more: Any) -> Plan:
+    """The plan where all of these units are named but OTHER and KIMI, and only the carrier is on a GPU."""
+    names = tuple(each.unit for each in units if each.unit not in (OTHER, KIMI))
+    return plan(replace(view([carrier, *more.pop("holders", ())], units), **more), scope="services", services=names)
+
+
+def test_a_named_unit_on_no_gpu_goes_along_with_one_that_is_stopped() -> None:
+    train = holder(11, unit=("train.service", None))
+    chain = [unit(BATCH), unit(WEB, takes_along=(BATCH,)), unit("train.service", takes_along=(WEB,))]
+    assert ended(riding(train, *chain))[0] == [BATCH, "train.service", WEB], "also through another such, in whatever order"
+    assert ended(riding(train, *chain[::-1]))[0] == [BATCH, "train.service", WEB]
+
+
+def test_it_stays_where_the_one_that_would_take_it_along_stays() -> None:
+    """For a reason of its own, for a third unit, for a server that loads; and two that hang together don't carry each other."""
+    train = holder(11, unit=("train.service", None))
+    both = [unit(WEB, takes_along=(BATCH,)), unit(BATCH, takes_along=(WEB,))]
+    server = holder(12, unit=(KIMI, None), vllm=True, used=500)
+    loads = Start((KIMI, None), frozenset({0}), NOW - 30)
+    for made in (
+        riding(train, unit("train.service", takes_along=(WEB, BATCH, OTHER)), *both, unit(OTHER)),
+        riding(train, unit("train.service", takes_along=(WEB, BATCH)), *both, unit(KIMI), holders=[server], starts=(loads,)),
+        riding(train, unit("train.service", takes_along=(WEB, BATCH), protected_by="it runs Xorg (pid 9)"), *both),
+    ):
+        assert made.empty
+        reasons = {skip.name: skip.reason for skip in made.skips}
+        assert reasons[WEB].startswith("no process of it is on a GPU") and reasons[BATCH].startswith("no process of it is on a GPU")
+        assert len(made.skips) == len({(skip.pid, skip.name) for skip in made.skips})
+
+
+def test_one_that_would_itself_take_another_one_along_keeps_its_carrier() -> None:
+    made = riding(holder(11, unit=("train.service", None)), unit("train.service", takes_along=(WEB,)), unit(WEB, takes_along=(OTHER,)),
+                  unit(OTHER))
+    assert made.empty and ["systemd would stop other.service with it" in skip.reason for skip in made.skips if skip.name == WEB] == [True]
 
 
 def test_user_units_are_told_apart_from_system_units_of_the_same_name() -> None:
