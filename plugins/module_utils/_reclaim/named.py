@@ -97,14 +97,15 @@ def _why_not_named(request: ReclaimRequest, view: View, unit: UnitView, again: b
 def _why_not_unseen(view: View, unit: UnitView) -> Optional[str]:
     """Why a named unit without a visible process on a GPU is left alone; None where it will hold one of the selected in a moment, or
     does so unseen. What else is named may be anything: a web server, or the service that runs a model in a container elsewhere."""
-    known = view.claims.get(unit.key) or unit.elsewhere
+    claimed = view.claims.get(unit.key)
+    known = claimed or unit.elsewhere
     if known:
-        return None if known & set(view.selected) else _on_others(known)
+        return None if known & set(view.selected) else _on_others(known, "starts on" if claimed else "holds")
     if unit.rising or (unit.loads and not view.unanswered) or (unit.opens_driver and not view.processes_reliable):
         return None
     hidden = "; GPU %s does not answer" % ", ".join(str(gpu.index) for gpu in view.unanswered) if view.unanswered else ""
     return _UNSEEN + " (what runs for it in a container ends with the container)" + hidden
 
 
-def _on_others(gpus: Iterable[int]) -> str:
-    return "it holds GPU %s, none of those selected" % ", ".join(map(str, sorted(gpus)))
+def _on_others(gpus: Iterable[int], does: str = "holds") -> str:
+    return "it %s GPU %s, none of those selected" % (does, ", ".join(map(str, sorted(gpus))))

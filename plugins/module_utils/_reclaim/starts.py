@@ -15,7 +15,7 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence,
 
 from .._core.errors import GpuFleetError
 from .._gpu.types import Snapshot
-from .._guard.claims import Unusable
+from .._guard.claims import Claim, Unusable
 from .._guard.lock import StartLock
 from .._process.holders import open_files
 from .._process.procfs import read_process
@@ -46,8 +46,8 @@ def find_starts(
 
 
 def claimed_gpus(snapshot: Snapshot, ports: Ports) -> Dict[UnitKey, FrozenSet[int]]:
-    """The GPUs of the units that claimed some and do not serve yet, whoever else is on them."""
-    return {start.unit: start.gpus for start in _claimed(snapshot, ports)}
+    """The GPUs of the units that claimed some and do not serve yet, whoever else is on them; also where the guard still waits."""
+    return {(claim.unit, None): _indices(claim, snapshot) for claim in _claims(ports)}
 
 
 def _claimed(snapshot: Snapshot, ports: Ports) -> Iterable[Start]:
@@ -55,19 +55,26 @@ def _claimed(snapshot: Snapshot, ports: Ports) -> Iterable[Start]:
 
     One whose guard still waits is not among them: it waits for the memory that is to come free.
     """
-    indices = {gpu.uuid: gpu.index for gpu in snapshot.gpus}
-    now = ports.clock.monotonic()
-    lock = StartLock(ports.claims_root, "", ports.clock.monotonic, ports.proc_root)
-    try:
-        claims = lock.starting()
-    except Unusable:
-        return []  # no unit of ours has started since the host did
+    now, today = ports.clock.monotonic(), ports.clock.time()
     return [
-        Start((claim.unit, None), frozenset(indices[uuid] for uuid in claim.gpus if uuid in indices),
-              ports.clock.time() - (now - claim.passed))
-        for claim in claims
+        Start((claim.unit, None), _indices(claim, snapshot), today - (now - claim.passed))
+        for claim in _claims(ports)
         if claim.passed is not None
     ]
+
+
+def _claims(ports: Ports) -> List[Claim]:
+    try:
+        return StartLock(ports.claims_root, "", ports.clock.monotonic, ports.proc_root).starting()
+    except Unusable:
+        return []  # no unit of ours has started since the host did
+
+
+def _indices(claim: Claim, snapshot: Snapshot) -> FrozenSet[int]:
+    """The GPUs that a claim names; of a MIG instance the whole one."""
+    names = {gpu.uuid or "GPU %d" % gpu.index: gpu.index for gpu in snapshot.gpus}
+    names.update({part.uuid: gpu.index for gpu in snapshot.gpus for part in gpu.mig_devices if part.uuid is not None})
+    return frozenset(names[name] for name in claim.gpus if name in names)
 
 
 def _loading(unit: UnitView, holders: Sequence[Holder], ports: Ports) -> Optional[Start]:

@@ -105,7 +105,7 @@ class View:
     """One look at a host: the GPUs asked for, all holders, the units that matter. ``now`` is seconds since the epoch.
 
     ``units`` finds a unit by each of the names by which it was asked for, so that one unit may stand there more than once.
-    ``claims`` are the GPUs of units whose guard let them start and which do not serve yet.
+    ``claims`` are the GPUs of units that do not serve yet, for which their guard waits or has let them start.
     ``unknown_users`` are those of ``users`` that have neither an account nor a process here.
     """
 

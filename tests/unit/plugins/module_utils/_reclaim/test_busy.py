@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
@@ -18,13 +19,15 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock, holder_of
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import MigDevice
+from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.lock import StartLock
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import look as looking
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import situation, unit_views
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.starts import find_starts
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.starts import claimed_gpus, find_starts
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Start, UnitKey, UnitView
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
@@ -232,7 +235,8 @@ def claim(root: Path, **more: Any) -> None:
     (directory / "claim").write_text(json.dumps({**fields, **more}))
 
 
-def test_a_unit_that_claimed_its_gpus_loads_until_its_port_answers(machine: Machine) -> None:
+def test_a_unit_that_claimed_its_gpus_loads_until_its_port_answers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StartLock, "_belongs", lambda lock, claim: True)
     root = Path(machine.run_root)
     seen = snapshot(a_gpu(0), a_gpu(1))
     other = orphan(10, [1])
@@ -245,6 +249,30 @@ def test_a_unit_that_claimed_its_gpus_loads_until_its_port_answers(machine: Mach
     assert find_starts(seen, [other], {}, machine.ports()) == (), "its guard waits for the very memory that is to come free"
     claim(root, passed=time.monotonic() - 60)
     assert find_starts(seen, [other], {}, machine.ports()) == (), "it died"
+
+
+@pytest.mark.parametrize("passed", [None, 0.0])
+@pytest.mark.parametrize(("selected", "stops"), [("0", []), ("1", [KIMI])])
+def test_a_named_unit_that_starts_is_stopped_for_the_gpus_that_it_claims(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, passed: "float | None", selected: str, stops: List[str]
+) -> None:
+    """Also while its guard waits for them: that unit is activating, and nothing of it is on a GPU."""
+    monkeypatch.setattr(StartLock, "_belongs", lambda lock, claim: True)  # this process stands in for the guard
+    machine.systemd.units[KIMI] = UnitStatus(KIMI, "loaded", "activating", "start-pre")
+    claim(Path(machine.run_root), passed=None if passed is None else time.monotonic())
+    request = ReclaimRequest(gpus=(selected,), scope="services", services=(KIMI,))
+    with machine.ports().open_reader() as reader:
+        made = make_plan(request, looking.look(reader, request, machine.ports()))
+    assert [stop.unit.unit for stop in made.stops] == stops
+    assert [skip.reason for skip in made.skips] == ([] if stops else ["it starts on GPU 1, none of those selected"])
+
+
+def test_a_claim_of_a_mig_instance_or_of_a_gpu_without_a_uuid_is_one_of_its_gpu(machine: Machine) -> None:
+    part = MigDevice(0, "MIG-0000-bbbb", None, 1, 0, used_mib=0)
+    seen = snapshot(replace(a_gpu(0), uuid=None), a_gpu(1, mig_devices=(part,)))
+    for name, index in (("GPU 0", 0), ("MIG-0000-bbbb", 1), ("GPU-0001-aaaa", 1)):
+        claim(Path(machine.run_root), gpus=[name])
+        assert claimed_gpus(seen, machine.ports()) == {(KIMI, None): {index}}
 
 
 SERVER = (

@@ -103,10 +103,10 @@ def test_a_named_unit_is_judged_by_the_gpus_that_it_claimed_or_that_its_processe
     for gpus, stops in (({0}, [KIMI]), ({4}, [])):
         claimed = replace(view([], [unit(KIMI, rising=True)]), claims={(KIMI, None): frozenset(gpus)})
         escaped = view([], [unit(KIMI, elsewhere=frozenset(gpus))])
-        for look in (claimed, escaped):
+        for look, does in ((claimed, "starts on"), (escaped, "holds")):
             made = plan(look, scope="services", services=(KIMI,))
             assert ended(made)[0] == stops
-            assert stops or only_reason(made) == "it holds GPU 4, none of those selected"
+            assert stops or only_reason(made) == "it %s GPU 4, none of those selected" % does
 
 
 def test_a_named_unit_with_the_driver_open_is_stopped_where_the_drivers_list_is_worth_nothing() -> None:
