@@ -78,42 +78,63 @@ def _indices(claim: Claim, snapshot: Snapshot) -> FrozenSet[int]:
 
 
 def _loading(unit: UnitView, holders: Sequence[Holder], ports: Ports) -> Optional[Start]:
-    """Somebody's own unit: its main process is a vLLM server, it is on GPUs already, and nobody in it listens yet."""
+    """Somebody's own unit: a vLLM server in it is on GPUs already, and does not listen yet."""
     members = [holder for holder in holders if holder.unit == unit.key and holder.state == "running"]
-    main = server_that_loads(unit, ports) if any(member.vllm for member in members) else None
-    if main is None or main.start_time is None:
+    now = ports.clock.time()
+    # A server that has just begun has no worker from before; only where there may be one, systemd is asked for the rest of the unit.
+    if not any(member.vllm and (member.start_time is None or _began_lately(member.start_time, now)) for member in members):
         return None
-    return Start(unit.key, frozenset().union(*(member.gpus for member in members)), main.start_time)
+    server = server_that_loads(unit, ports)
+    if server is None or server.start_time is None:
+        return None
+    return Start(unit.key, frozenset().union(*(member.gpus for member in members)), server.start_time)
 
 
 def server_that_loads(unit: UnitView, ports: Ports) -> Optional[ProcessInfo]:
-    """The unit's main process where that is a vLLM server which began not long ago and listens to nobody yet."""
-    main = read_process(unit.main_pid, ports.proc_root) if unit.main_pid else None
-    if main is None or main.start_time is None or not _SERVER.search(main.cmdline) or "--uds" in main.argv:
-        return None
-    # The kernel gives the host's start in whole seconds, so that a process may seem to start in a moment.
-    if not -1.0 <= ports.clock.time() - main.start_time < _LONGEST_START_S or _listens(unit, main, ports):
-        return None
-    return main
-
-
-def _listens(unit: UnitView, main: ProcessInfo, ports: Ports) -> bool:
-    """Whether a process of the unit other than engine and workers, which listen to each other, listens on TCP."""
+    """The process of a unit that is a vLLM server, began not long ago and listens to nobody yet: its main process, or one that
+    a script in it started."""
     systemd = ports.systemd if unit.uid is None else ports.user_systemd(unit.uid)
     try:
-        pids = set(systemd.cgroup_pids(unit.unit)) | {main.pid}
+        pids = set(systemd.cgroup_pids(unit.unit)) | {unit.main_pid}
     except GpuFleetError:
-        pids = {main.pid}
-    listening = _listening_inodes(main.pid, ports.proc_root)
-    for pid in pids:
-        info = read_process(pid, ports.proc_root)
-        if info is None or _ENGINE.match(info.cmdline):
+        pids = {unit.main_pid}
+    seen = (read_process(pid, ports.proc_root) for pid in pids if pid > 0)
+    infos = {info.pid: info for info in seen if info is not None and not info.zombie}
+    now = ports.clock.time()
+    servers = [
+        info for info in infos.values()
+        if _SERVER.search(info.cmdline) and "--uds" not in info.argv and _began_lately(info.start_time, now)
+    ]
+    loading = [info for info in servers if not _listens(info, infos, ports)]
+    return min(loading, key=lambda info: info.start_ticks, default=None)
+
+
+def _began_lately(start_time: Optional[float], now: float) -> bool:
+    # The kernel gives the host's start in whole seconds, so that a process may seem to start in a moment.
+    return start_time is not None and -1.0 <= now - start_time < _LONGEST_START_S
+
+
+def _listens(server: ProcessInfo, infos: Mapping[int, ProcessInfo], ports: Ports) -> bool:
+    """Whether the server, or what it started other than engine and workers, which listen to each other, listens on TCP."""
+    listening = _listening_inodes(server.pid, ports.proc_root)
+    for info in infos.values():
+        if _ENGINE.match(info.cmdline) or not _below(info, server.pid, infos):
             continue
-        for target in open_files(pid, ports.proc_root) or ():
+        for target in open_files(info.pid, ports.proc_root) or ():
             found = _SOCKET.match(target)
             if found is not None and found.group(1) in listening:
                 return True
     return False
+
+
+def _below(info: ProcessInfo, pid: int, infos: Mapping[int, ProcessInfo]) -> bool:
+    """Whether it is that process of the unit or a descendant of it."""
+    line: Optional[ProcessInfo] = info
+    for _step in infos:
+        if line is None or line.pid == pid:
+            break
+        line = infos.get(line.ppid)
+    return line is not None and line.pid == pid
 
 
 def _listening_inodes(pid: int, root: str) -> Set[str]:

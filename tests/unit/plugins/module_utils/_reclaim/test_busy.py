@@ -34,6 +34,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit im
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.machine import Machine, as_root
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     NOW,
+    active,
     holder,
     info,
     orphan,
@@ -288,7 +289,7 @@ def test_somebodys_own_server_loads_until_it_listens(machine: Machine) -> None:
     ) as child:
         assert child.stdin is not None and child.stdout is not None
         port = int(child.stdout.readline())
-        holders = [holder(child.pid, [0], unit=(KIMI, None), vllm=True), orphan(10, [0])]
+        holders = [holder(child.pid, [0], unit=(KIMI, None), vllm=True, start_time=time.time()), orphan(10, [0])]
         units: Dict[UnitKey, UnitView] = {(KIMI, None): unit(KIMI, main_pid=child.pid)}
         seen = snapshot(a_gpu(0))
         (start,) = find_starts(seen, holders, units, machine.ports())
@@ -303,8 +304,57 @@ def test_somebodys_own_server_loads_until_it_listens(machine: Machine) -> None:
         child.kill()
 
 
+# A wrapper (main process) with something beside its server that listens at once, as a proxy or an exporter of metrics does.
+WRAPPER = """
+import socket, subprocess, sys
+beside = socket.socket()
+beside.bind(("127.0.0.1", 0))
+beside.listen()
+server = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1], "vllm serve m"])
+print(server.pid, flush=True)
+server.wait()
+"""
+
+
+@pytest.fixture
+def wrapped() -> Iterator["tuple[subprocess.Popen[str], int]"]:
+    """A wrapper, told line by line, and the pid of its server."""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", WRAPPER, SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        assert child.stdout is not None
+        first, second = child.stdout.readline(), child.stdout.readline()
+        del second  # the server's port
+        yield child, int(first)
+        os.killpg(child.pid, 9)
+
+
+def test_a_server_that_a_script_of_its_unit_started_loads_until_it_listens_itself(
+    machine: Machine, wrapped: "tuple[subprocess.Popen[str], int]"
+) -> None:
+    wrapper, server = wrapped
+    assert wrapper.stdin is not None and wrapper.stdout is not None
+    machine.systemd.units["my-model.service"] = active("my-model.service", wrapper.pid)
+    machine.systemd.members["my-model.service"] = [wrapper.pid, server]
+    key: UnitKey = ("my-model.service", None)
+    holders = [holder(server, [0], unit=key, vllm=True, start_time=time.time()), orphan(10, [0])]
+    request = ReclaimRequest(scope="services", services=("my-model",))
+
+    def stands() -> "tuple[list[UnitKey], bool]":
+        units = unit_views.unit_views(request, [], machine.ports())
+        return [start.unit for start in find_starts(snapshot(a_gpu(0)), holders, units, machine.ports())], units[key].loads
+
+    assert stands() == ([key], True)
+    old = [replace(holders[0], start_time=time.time() - 7200), holders[1]]
+    assert not find_starts(snapshot(a_gpu(0)), old, {key: unit(key[0], main_pid=wrapper.pid)}, machine.ports())
+    wrapper.stdin.write("\n")
+    wrapper.stdin.flush()
+    assert wrapper.stdout.readline() == "listens\n"
+    assert stands() == ([], False)
+
+
 def test_a_program_that_is_no_server_is_never_waited_for(machine: Machine) -> None:
     own = os.getpid()
-    holders = [holder(own, [0], unit=(KIMI, None), vllm=True, info=info(own)), orphan(10, [0])]
+    holders = [holder(own, [0], unit=(KIMI, None), vllm=True, info=info(own), start_time=time.time()), orphan(10, [0])]
     units: Dict[UnitKey, UnitView] = {(KIMI, None): unit(KIMI, main_pid=own)}
     assert find_starts(snapshot(a_gpu(0)), holders, units, machine.ports()) == ()
