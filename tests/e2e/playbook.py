@@ -1,7 +1,10 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Running the collection's playbooks as a user would, and reading what a user would read."""
+"""Running the collection's playbooks as a user would, and reading what a user would read.
+
+Each report that a run leaves is held against its published schema.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from report_schemas import faults
 
 ROOT = Path(__file__).resolve().parents[2]
 _RECAP = re.compile(r"^(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)\s+skipped=(\d+)\s+rescued=(\d+)", re.M)
@@ -52,4 +57,7 @@ def playbook(name: str, *arguments: str, reports: Path | None = None, env: dict[
     full = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0", "PYTHONUNBUFFERED": "1", **(env or {})}
     done = subprocess.run(command, cwd=ROOT, env=full, capture_output=True, text=True, timeout=timeout, check=False)
     left = sorted(set(reports.glob("*.json")) - before) if reports is not None and reports.is_dir() else []
-    return Ran(done.returncode, done.stdout + done.stderr, json.loads(left[-1].read_text()) if left else None)
+    read = [json.loads(path.read_text()) for path in left]
+    for report in read:
+        assert (wrong := faults(report)) == [], "\n".join(wrong)
+    return Ran(done.returncode, done.stdout + done.stderr, read[-1] if read else None)
