@@ -14,7 +14,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from dataclasses import dataclass
-from typing import AbstractSet, Iterable, Optional, Sequence, Tuple
+from typing import AbstractSet, FrozenSet, Iterable, Optional, Sequence, Tuple
 
 from .names import installed_names, is_python, names_of, program_of
 from .types import CgroupOwner, Classification, ProcessInfo
@@ -56,23 +56,28 @@ VLLM_UNIT = Rule(r"vllm(?:[-@].+)?\.service", "unit", "it belongs to a vLLM serv
 GPU_TOOL = "GPU tool"
 CHANGE_OF_USER = "change of user"
 
+# What serves the host and takes no memory for anybody's work. MPS does, for its clients; jobs, containers and virtual machines are work.
+DISPLAY, DESKTOP, MONITORING = "display server", "desktop session", "GPU monitoring"
+PERSISTENCE, POWER, FABRIC = "NVIDIA persistence daemon", "NVIDIA power daemon", "NVLink fabric management"
+QUIET: FrozenSet[str] = frozenset((DISPLAY, DESKTOP, MONITORING, GPU_TOOL, PERSISTENCE, POWER, FABRIC))
+
 # Short and wide patterns would also name somebody's training that is called alike (X, sshd-train). Where the program proves that it is
 # none of the system's, only the names written out count.
 PROTECTED_RULES: Tuple[Rule, ...] = (
-    Rule(r"Xorg(?:\.bin|\.wrap)?|Xwayland|Xvfb|Xvnc|Xtigervnc|Xtightvnc|Xrealvnc|Xephyr|Xnest|Xdcv", "name", "display server"),
-    Rule(r"X(?:vnc.*)?|x11vnc|wayvnc|dcv(?:server|agent|xgltdaemon)|xrdp.*|nxagent|sunshine", "installed", "display server"),
+    Rule(r"Xorg(?:\.bin|\.wrap)?|Xwayland|Xvfb|Xvnc|Xtigervnc|Xtightvnc|Xrealvnc|Xephyr|Xnest|Xdcv", "name", DISPLAY),
+    Rule(r"X(?:vnc.*)?|x11vnc|wayvnc|dcv(?:server|agent|xgltdaemon)|xrdp.*|nxagent|sunshine", "installed", DISPLAY),
     Rule(r"gnome-(?:shell|session.*)|mutter|kwin_(?:x11|wayland)|plasmashell|ksmserver|weston|sway|Hyprland|cinnamon|xfwm4|gdm3?|sddm|lightdm",
-         "name", "desktop session"),
-    Rule(r"gnome-.*|mutter.*|kwin.*|plasma.*|cinnamon.*|gdm.*|sddm.*|lightdm.*|gsd-.*", "installed", "desktop session"),
+         "name", DESKTOP),
+    Rule(r"gnome-.*|mutter.*|kwin.*|plasma.*|cinnamon.*|gdm.*|sddm.*|lightdm.*|gsd-.*", "installed", DESKTOP),
     Rule(r"cosmic-.*|niri|labwc|wayfire|river|hyprland|cage|phoc|miriway|mir-.*|gamescope.*|xwayland-satel.*|marco|metacity|muffin|compiz"
          r"|budgie-.*|mate-.*|xfce4-.*|xfdesktop|xfwm4.*|lxqt-.*|lxsession|openbox|fluxbox|icewm.*|i3|i3bar|awesome|bspwm|dwm|qtile|xmonad.*"
          r"|herbstluftwm|enlightenment.*|wmaker|jwm|twm|fvwm.*|picom|xcompmgr|deepin-.*|dde-.*|ukui-.*|sway.*|weston.*|greetd|lxdm|xdm|slim",
-         "installed", "desktop session"),
-    Rule(r"nvidia-persiste.*", "name", "NVIDIA persistence daemon"),
-    Rule(r"nvidia-powerd", "name", "NVIDIA power daemon"),
-    Rule(r"nv-hostengine|dcgmi?|dcgm-exporter|nvidia_gpu_expo.*|nvidia_gpu_exporter", "name", "GPU monitoring"),
-    Rule(r"dcgm.*", "installed", "GPU monitoring"),
-    Rule(r"nv-fabricmanage.*|nvlsm|nvidia-imex.*", "name", "NVLink fabric management"),
+         "installed", DESKTOP),
+    Rule(r"nvidia-persiste.*", "name", PERSISTENCE),
+    Rule(r"nvidia-powerd", "name", POWER),
+    Rule(r"nv-hostengine|dcgmi?|dcgm-exporter|nvidia_gpu_expo.*|nvidia_gpu_exporter", "name", MONITORING),
+    Rule(r"dcgm.*", "installed", MONITORING),
+    Rule(r"nv-fabricmanage.*|nvlsm|nvidia-imex.*", "name", FABRIC),
     Rule(r"nvidia-cuda-mps.*", "name", "MPS: it owns its clients' memory and always keeps some"),
     Rule(r"nvidia-smi|nvtop|nvitop|gpustat|nvidia-settings|nvidia-debugdum.*|nvidia-bug-repo.*|nsys|ncu", "name", GPU_TOOL),
     Rule(r"nsys.*", "installed", GPU_TOOL),

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 from .._gpu.types import Snapshot
-from .._process.rules import protected_by_user
-from .._process.types import CgroupOwner
+from .._process.rules import QUIET
 from .left import all_in_use, out_of_reach
 from .proof import Proof, held_mib, prove_free
 from .situation import Situation
@@ -80,15 +79,13 @@ class Watch:
             return min(now.request.settle, _IDLE_SETTLE_S)
         return now.request.settle
 
-    def _takes_none(self, holder: Holder) -> bool:
+    @staticmethod
+    def _takes_none(holder: Holder) -> bool:
         """Whether a process will not take memory: it has ended, or it is one of those that serve the host (a display, a monitor).
 
-        One that the caller protects may be anybody, a server that loads as well.
+        Whoever else is protected may be anybody's work that is about to take more: a scheduler's job, what the caller protects.
         """
-        if holder.state == "gone" or holder.protected_by is None or holder.info is None:
-            return holder.state == "gone"
-        owner = CgroupOwner(unit=None if holder.unit is None else holder.unit[0])
-        return holder.protected_by != protected_by_user(holder.info, owner, self._now.request.protect)
+        return holder.state == "gone" or holder.protected_by in QUIET
 
     def _give_up(self, snapshot: Snapshot) -> Optional[str]:
         """Asked while memory is held: look who holds it, and stop waiting when there is more to do or nothing to wait for.

@@ -292,6 +292,14 @@ def test_a_worker_is_without_a_server_when_the_chain_above_it_ends() -> None:
     assert not rules.serverless(server, [init])
 
 
+def test_only_what_serves_the_host_is_quiet() -> None:
+    """A short look is proof enough beside these alone; each of them is a rule's."""
+    quiet = {name for name, info in PROTECTED if classify(info, NOBODY, None).protected_by in rules.QUIET}
+    assert quiet == {"Xorg", "Xwayland", "gnome-shell", "kwin", "a desktop's script", "persistenced", "powerd", "hostengine", "dcgm",
+                     "fabricmanager", "nvidia-smi", "nvtop", "nvitop"}
+    assert rules.QUIET <= {rule.reason for rule in rules.PROTECTED_RULES}
+
+
 def test_every_rule_is_a_pattern_with_a_reason() -> None:
     for table in (rules.VLLM_RULES, rules.PROTECTED_RULES, rules.HOST_UNITS):
         for rule in table:

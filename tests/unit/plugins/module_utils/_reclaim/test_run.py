@@ -681,18 +681,20 @@ def test_segments_of_what_ends_during_the_proof_are_seen_twice_as_well(machine: 
 
 @pytest.mark.parametrize(
     ("protect", "builtin", "whole"),
-    [((), False, True), (("process:python*",), False, True), (("user:root",), False, True), (("unit:train",), False, True),
-     ((), True, False), (("process:python*",), True, False)],
+    [((), "", True), (("process:python*",), "", True), (("user:root",), "", True), (("unit:train",), "", True),
+     *[((), reason, False) for reason in sorted(rules.QUIET)], (("process:python*",), rules.MONITORING, False),
+     ((), "job scheduler", True), ((), "MPS: it owns its clients' memory and always keeps some", True),
+     ((), "virtual machine or vGPU tenant", True), ((), "container runtime", True)],
 )
 def test_only_beside_what_serves_the_host_a_short_settle_time_is_enough(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, protect: Sequence[str], builtin: bool, whole: bool
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, protect: Sequence[str], builtin: str, whole: bool
 ) -> None:
-    """What the caller protects may be a server that loads; it has little memory yet, and takes more at any moment."""
+    """What the caller protects may be a server that loads, as may a scheduler's job; it takes more at any moment."""
     pid = machine.spawn(mib=100)
     in_unit(machine, "train.service", pid)
     real = rules.protected_reason
     monkeypatch.setattr(
-        unit_views, "protected_reason", lambda info, *more: "monitor" if builtin and info.pid == pid else real(info, *more)
+        unit_views, "protected_reason", lambda info, *more: builtin if builtin and info.pid == pid else real(info, *more)
     )
     result = do(machine, protect=tuple(protect), settle=0.6)
     assert result.freed and not result.changed and machine.alive(pid)
