@@ -11,7 +11,7 @@ from typing import Dict, List, Match, Optional, Sequence, Tuple
 
 from .guard import guard_diagnosis
 from .result import Diagnosis
-from .rules import RULES, SIDE_RULES, Rule
+from .rules import LAST_RULES, RULES, SIDE_RULES, Rule
 
 __all__ = ["Diagnosis", "DiagnosisContext", "classify"]
 
@@ -197,6 +197,10 @@ def _without_rule(read: List[_Line], context: DiagnosisContext) -> Diagnosis:
         return Diagnosis(
             "unknown", "the server failed: %s" % _cut(cause.text), _around(read, cause), _LOOK % _of(context)
         )
+    for rule in LAST_RULES:
+        hit = _first(rule, read)
+        if hit is not None:
+            return _by_rule(rule, hit, read, context)
     if context.timed_out or context.result == "timeout":
         return _timed_out(read, context)
     if context.result == "start-limit-hit" or context.restarts > 0:

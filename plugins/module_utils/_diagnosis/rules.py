@@ -400,6 +400,18 @@ SIDE_RULES: Tuple[Rule, ...] = (
         "the GPUs could not talk to each other (NCCL)",
         "Start it once with NCCL_DEBUG=INFO in env and read what NCCL says.",
     ),
+    # A warning for vLLM, which fails later where it misses what the library would have brought.
+    _rule(
+        "unknown",
+        r"Failed to import from vllm\._C\b.*?(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file",
+        "vLLM's own kernels could not be loaded: {library} is missing on the host",
+        "Install the package that has {library}, or the build of vLLM that fits this host.",
+        any_level=True,
+    ),
+)
+
+# Only where no exception says what failed: a worker that has told of its end dies all the same.
+LAST_RULES: Tuple[Rule, ...] = (
     _rule(
         "unknown",
         r"EngineDeadError|EngineCore encountered an issue|Engine core proc .* died|died unexpectedly",

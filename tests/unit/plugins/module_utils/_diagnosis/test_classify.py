@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._diagnosis.classify import DiagnosisContext, classify
-from ansible_collections.gpufleet.vllm.plugins.module_utils._diagnosis.rules import KINDS, RULES, SIDE_RULES
+from ansible_collections.gpufleet.vllm.plugins.module_utils._diagnosis.rules import KINDS, LAST_RULES, RULES, SIDE_RULES
 
 JOURNALS = sorted((Path(__file__).parents[3] / "fixtures" / "journals").glob("*.log"))
 
@@ -77,6 +77,8 @@ SAID = {
     "model_missing__no_tokenizer": ("no tokenizer that could be loaded in /models/MiniMax-M2.5", "Can't load", "args.tokenizer"),
     "oom_load__repacking": ("weights do not fit", "Tried to allocate 1.50 GiB", "tensor_parallel_size"),
     "oom_load__beside_a_loaded_one": ("fit into the GPUs' memory; process 7777 held 70.0 GiB of it", "Worker_TP1", "free what else"),
+    "unknown__worker_told_before_it_died": ("Available memory on node 0", "Available memory on node 0", "journalctl"),
+    "unknown__missing_library": ("libnuma.so.1 is missing", "libnuma.so.1", "libnuma.so.1"),
     "unknown__no_executable": ("can't be executed", "Failed to locate executable", "executable"),
 }
 
@@ -133,7 +135,7 @@ def test_there_is_a_journal_for_every_kind() -> None:
 
 def test_every_rule_has_a_kind_of_the_contract() -> None:
     assert {rule.kind for rule in RULES} <= set(KINDS) | {"oom"}
-    assert {rule.kind for rule in SIDE_RULES} == {"unknown"}
+    assert {rule.kind for rule in SIDE_RULES + LAST_RULES} == {"unknown"}
 
 
 def test_holders_stand_in_the_evidence() -> None:
