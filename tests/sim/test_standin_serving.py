@@ -79,6 +79,19 @@ def test_plain_endpoints(bench: Bench) -> None:
     assert running.request("POST", "/sleep")[0] == 404  # only in development mode
 
 
+def test_what_stands_in_its_answers_to_the_byte(bench: Bench) -> None:
+    """As vLLM 0.32 was seen to write them: a client that looks for text in them must find it here as well."""
+    running = bench.serve("small", "--served-model-name", "m").ready()
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10)
+    connection.request("POST", "/health")
+    refused = connection.getresponse()
+    assert (refused.status, refused.getheader("allow"), refused.read()) == (405, "GET", b'{"detail":"Method Not Allowed"}')
+    body = json.dumps({"model": "m", "prompt": "x", "max_tokens": 1, "stream": True})
+    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    assert b'"object":"text_completion"' in connection.getresponse().read()
+    connection.close()
+
+
 def test_tokenize(bench: Bench) -> None:
     running = bench.serve("small", "--served-model-name", "m", "--max-model-len", "8192").ready()
     body = {"model": "m", "prompt": "one two one", "add_special_tokens": False}
@@ -90,7 +103,8 @@ def test_tokenize(bench: Bench) -> None:
     text = "internationalisation of names"
     counted = running.request("POST", "/tokenize", {"prompt": text})[1]
     assert counted["count"] == len(counted["tokens"]) == running.complete("m", prompt=text, max_tokens=1)[1]["usage"]["prompt_tokens"]
-    assert running.request("POST", "/tokenize", {"model": "other", "prompt": "x"})[0] == 404
+    status, answer = running.request("POST", "/tokenize", {"model": "other", "prompt": "x"})
+    assert (status, answer["error"]["message"]) == (404, "The model `other` does not exist. Valid aliases: m.")
     assert running.request("POST", "/tokenize", {"model": "m"})[0] == 400
 
 

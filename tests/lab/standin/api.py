@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import json
 import os
 import secrets
 import time
@@ -22,7 +21,7 @@ from .errors import bad, engine_dead, error, missing, parse
 from .forms import Chat, Completion, Form, token_ids
 from .metrics import Metrics
 from .plan import Plan
-from .web import Connection, Request, Response, json_response
+from .web import Connection, Request, Response, json_response, json_text
 
 _GUARDED = ("/v1", "/v2", "/inference", "/cohere")
 
@@ -127,9 +126,12 @@ class Api:
             return json_response({"error": "Unauthorized"}, 401)
         endpoint = self._routes.get((request.method, request.path))
         if endpoint is None:
-            known = any(path == request.path for _method, path in self._routes)
-            status, phrase = (405, "Method Not Allowed") if known else (404, "Not Found")
-            return json_response({"detail": phrase}, status)
+            methods = sorted(method for method, path in self._routes if path == request.path)
+            status, phrase = (405, "Method Not Allowed") if methods else (404, "Not Found")
+            refusal = json_response({"detail": phrase}, status)
+            if methods:
+                refusal.headers["allow"] = ", ".join(methods)
+            return refusal
         if not self.ready and request.path != "/v1/models":
             return error("The model is still loading.", "ServiceUnavailableError", 503)
         response: Response = await endpoint(request, connection)
@@ -219,7 +221,7 @@ class Api:
             return missing("prompt", body)
         name = body.get("model")
         if name and name not in self._names:
-            return error(f"The model `{name}` does not exist.", "NotFoundError", 404, "model")
+            return self._unknown(name)
         tokens = token_ids(text)
         return json_response({"count": len(tokens), "max_model_len": self._plan.max_model_len, "tokens": tokens, "token_strs": None})
 
@@ -284,12 +286,15 @@ class Api:
         counts = await self._collect(streams, connection)
         return json_response(answer.whole(counts))
 
+    def _unknown(self, name: str) -> Response:
+        text = f"The model `{name}` does not exist. Valid aliases: {', '.join(self._names)}."
+        return error(text, "NotFoundError", 404, "model")
+
     def _check(self, form: type[Form], body: dict[str, Any]) -> Response | None:
         """What is wrong with a request for this model."""
         name = body.get("model")
         if name and name not in self._names:
-            aliases = ", ".join(self._names)
-            return error(f"The model `{name}` does not exist. Valid aliases: {aliases}.", "NotFoundError", 404, "model")
+            return self._unknown(name)
         longest, length = max(form.count_prompts(body)), self._plan.max_model_len
         if longest > length:
             return bad(
@@ -366,4 +371,4 @@ class Api:
 
 
 def _event(content: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(content).encode() + b"\n\n"
+    return b"data: " + json_text(content) + b"\n\n"

@@ -42,9 +42,14 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
 
 
+def json_text(content: Any) -> bytes:
+    """content as JSON in the form of vLLM's answers: without blanks, letters beyond ASCII as they are."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def json_response(content: Any, status: int = 200) -> Response:
     """content as JSON."""
-    return Response(status, json.dumps(content).encode(), "application/json")
+    return Response(status, json_text(content), "application/json")
 
 
 class BadRequest(Exception):
