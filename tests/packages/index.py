@@ -14,13 +14,14 @@ import html
 import http.server
 import io
 import re
+import shutil
 import tarfile
 import threading
 import zipfile
 from pathlib import Path
 from types import TracebackType
-from typing import Dict, List, Optional, Sequence, Type
-from urllib.parse import unquote
+from typing import Dict, List, Optional, Sequence, Tuple, Type, Union
+from urllib.parse import quote, unquote
 
 _RUNS = '''
 import sys
@@ -111,6 +112,7 @@ class Index:
         self.broken = False
         self.corrupt = False
         self.requests: List[str] = []
+        self._links: Dict[Path, Tuple[Tuple[int, int], str]] = {}
         index = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -147,32 +149,56 @@ class Index:
         if self.password is not None and request.headers.get("Authorization") != wanted:
             self._send(request, 401, b"who are you?", {"WWW-Authenticate": 'Basic realm="packages"'})
             return
-        files = self._files()
+        files = {path.name: path for path in sorted(self.directory.iterdir())}
         page = re.fullmatch(r"/simple/([^/]+)/?", request.path)
         name = unquote(request.path.rsplit("/", 1)[-1])
         if page is not None and any(_project(each) == page.group(1) for each in files):
-            links = "".join(
-                '<a href="/files/%s#sha256=%s"%s>%s</a>\n' % (each, hashlib.sha256(data).hexdigest(), _python(each, data), each)
-                for each, data in files.items() if _project(each) == page.group(1)
-            )  # fmt: skip
+            links = "".join(self._link(path) for each, path in files.items() if _project(each) == page.group(1))
             self._send(request, 200, ("<!DOCTYPE html><html><body>%s</body></html>" % links).encode(), {"Content-Type": "text/html"})
         elif request.path.startswith("/files/") and name in files:
-            self._send(request, 200, files[name][::-1] if self.corrupt else files[name])
+            self._send_file(request, files[name])
         else:
             self._send(request, 404, b"no such thing")
 
-    def _files(self) -> Dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in sorted(self.directory.iterdir())}
+    def _link(self, path: Path) -> str:
+        """A file's link with its hash, worked out once for each state of the file: some are of hundreds of MiB."""
+        status = path.stat()
+        state = (status.st_mtime_ns, status.st_size)
+        if path not in self._links or self._links[path][0] != state:
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            link = '<a href="/files/%s#sha256=%s"%s>%s</a>\n' % (quote(path.name), digest, _python(path), path.name)
+            self._links[path] = (state, link)
+        return self._links[path][1]
+
+    def _send_file(self, request: http.server.BaseHTTPRequestHandler, path: Path) -> None:
+        """A file, or the part of it that is asked for: uv reads a wheel's metadata by its end."""
+        size = path.stat().st_size
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("Range") or "")
+        if self.corrupt or asked is None or not any(asked.groups()):
+            self._send(request, 200, path.read_bytes()[::-1] if self.corrupt else path, {"Accept-Ranges": "bytes"})
+            return
+        begin = int(asked.group(1)) if asked.group(1) else max(0, size - int(asked.group(2)))
+        end = min(size, int(asked.group(2)) + 1) if asked.group(1) and asked.group(2) else size
+        with path.open("rb") as stream:
+            stream.seek(begin)
+            self._send(request, 206, stream.read(end - begin), {"Content-Range": "bytes %d-%d/%d" % (begin, end - 1, size)})
 
     @staticmethod
     def _send(
-        request: http.server.BaseHTTPRequestHandler, status: int, body: bytes, headers: Optional[Dict[str, str]] = None
+        request: http.server.BaseHTTPRequestHandler, status: int, body: Union[bytes, Path], headers: Optional[Dict[str, str]] = None
     ) -> None:
+        size = body.stat().st_size if isinstance(body, Path) else len(body)
         request.send_response(status)
-        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+        for key, value in {"Content-Length": str(size), **(headers or {})}.items():
             request.send_header(key, value)
         request.end_headers()
-        if request.command != "HEAD":
+        if request.command == "HEAD":
+            return
+        if isinstance(body, Path):
+            with body.open("rb") as stream:
+                shutil.copyfileobj(stream, request.wfile, 1 << 20)
+        else:
             request.wfile.write(body)
 
     def __enter__(self) -> "Index":
@@ -187,13 +213,14 @@ class Index:
         self._thread.join()
 
 
-def _python(filename: str, data: bytes) -> str:
-    """The Python that a wheel wants, as an attribute of its link."""
-    if not filename.endswith(".whl"):
+def _python(path: Path) -> str:
+    """The Python that a wheel wants, as an attribute of its link; nothing for one that doesn't say."""
+    if path.suffix != ".whl":
         return ""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        metadata = archive.read(next(name for name in archive.namelist() if name.endswith("/METADATA"))).decode()
-    return ' data-requires-python="%s"' % html.escape(metadata.split("Requires-Python: ")[1].splitlines()[0])
+    with zipfile.ZipFile(path) as archive:
+        metadata = archive.read(next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+    wanted = re.search(r"^Requires-Python: (.+)$", metadata, re.MULTILINE)
+    return ' data-requires-python="%s"' % html.escape(wanted.group(1).strip()) if wanted else ""
 
 
 def _project(filename: str) -> str:
