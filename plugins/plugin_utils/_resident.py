@@ -18,13 +18,13 @@ from ansible.module_utils.common.parameters import remove_values
 from ansible.vars.clean import remove_internal_keys
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.zipapp import build
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.arguments import ARGUMENT_SPEC, REQUIRED_IF, asked
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.program import build_program
 
 
 def _digest() -> Optional[str]:
     try:
-        return hashlib.sha256(build("_job.main", "gpufleet_change")).hexdigest()
+        return hashlib.sha256(build_program()).hexdigest()
     except GpuFleetError:
         return None  # without the sources, the module will say what it has to say of that
 

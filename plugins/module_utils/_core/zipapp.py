@@ -19,7 +19,7 @@ import re
 import sys
 import zipfile
 from importlib.util import decode_source
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from .errors import GpuFleetError
 
@@ -31,22 +31,39 @@ from %s.%s import main
 
 sys.exit(main(sys.argv[1:]))
 '''
+_UNPACKED = "_core.unpacked"
+_START_UNPACKED = '''
+
+import sys
+
+_found = unpacked(sys.argv[0], %r)
+if _found is not None:
+    sys.path.insert(0, _found)
+
+from %s.%s import main
+
+sys.exit(main(sys.argv[1:]))
+'''
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (?:\(([^)]*)\)|([^\n#]*))", re.M)
 _COMMENT = re.compile(r"#[^\n]*")
 
 
-def build(main: str, package: str) -> bytes:
+def build(main: str, package: str, directory: Optional[str] = None) -> bytes:
     """The zipapp that calls ``main()`` of the module ``main`` (as ``_room.main``) and carries everything under ``package``.
 
-    Raises GpuFleetError when a source can't be had (bytecode-only installations).
+    With ``directory`` it runs what ``_core/unpacked.py`` has made of it there, if anything. Raises GpuFleetError when a source can't be
+    had (bytecode-only installations).
     """
     files = {"%s/%s.py" % (package, name.replace(".", "/")): text for name, text in closure(main).items()}
     for name in list(files):
         parts = name.split("/")[:-1]
         for depth in range(1, len(parts) + 1):
             files.setdefault("/".join(parts[:depth]) + "/__init__.py", "")
-    files["__main__.py"] = _START % (package, main)
+    if directory is None:
+        files["__main__.py"] = _START % (package, main)
+    else:
+        files["__main__.py"] = _source(_UNPACKED) + _START_UNPACKED % (directory, package, main)
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

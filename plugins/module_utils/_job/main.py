@@ -8,6 +8,7 @@
     change.pyz result ID [--for S]                  one line of JSON: what came of it, once it has ended (root)
     change.pyz attend ID [--phase P] [--for S]      one line of JSON: the next phase, or the end with what came of it (root)
     change.pyz received ID                          one line of JSON: what came of it has been heard, and is not told again (root)
+    change.pyz unpack                               have its next start be quick (root)
     change.pyz module DIGEST                        one line of JSON: what the module vllm_service returns (root)
 """
 
@@ -40,6 +41,7 @@ def main(argv: List[str]) -> int:
     received.add_argument("id", metavar="ID", help="the change's id")
     module = commands.add_parser("module", help="do what the module vllm_service does; its parameters come on standard input (root)")
     module.add_argument("digest", metavar="DIGEST", help="the SHA-256 of the program that is meant; any other one does nothing")
+    commands.add_parser("unpack", help="have what is compiled of this program lie in memory, for the next start to be quick (root)")
     options = parser.parse_args(argv)
     # What is not needed is not loaded: following is done once a second.
     if options.command == "follow":
@@ -67,13 +69,31 @@ def main(argv: List[str]) -> int:
 
         _tell(serve(options.digest, sys.argv[0]))
         return 0
+    if options.command == "unpack":
+        from .._core.unpacked import unpack
+        from .._service.program import UNPACKED
+
+        unpack(sys.argv[0], UNPACKED)
+        return 0
     from .job import run
 
+    _unpack_beside()
     try:
         return run()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the record stays, and the job's unit goes on with it\n")
         return 130
+
+
+def _unpack_beside() -> None:
+    """For whoever asks this program next: it takes a second of CPU, while the job waits for its server to load."""
+    from .._core.unpacked import unpacked
+    from .._service.program import UNPACKED
+
+    if unpacked(sys.argv[0], UNPACKED) is None:
+        import subprocess
+
+        subprocess.Popen(["nice", "-n", "19", sys.executable, sys.argv[0], "unpack"], stdin=subprocess.DEVNULL)
 
 
 def _tell(state: Mapping[str, Any]) -> None:

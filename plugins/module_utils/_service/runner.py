@@ -9,15 +9,15 @@ import os
 from typing import List
 
 from .._core.files import WantedFile
-from .._core.zipapp import build
 from .._unit.change_unit import CHANGE_UNIT, render_change_unit
 from .ports import Paths
+from .program import build_program
 
 
 def runner_files(paths: Paths) -> List[WantedFile]:
     """Both files as they should be."""
     unit = render_change_unit(paths.program, paths.change)
     return [
-        WantedFile(paths.program, build("_job.main", "gpufleet_change"), mode=0o755, opaque=True),
+        WantedFile(paths.program, build_program(), mode=0o755, opaque=True),
         WantedFile(os.path.join(paths.units, CHANGE_UNIT), unit.encode("utf-8")),
     ]

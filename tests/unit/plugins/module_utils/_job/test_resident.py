@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.zipapp import build
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.program import build_program
 
 # Refused before anything of the host is looked at.
 REQUEST = {"params": {"name": "q", "state": "started", "model": "/models/q", "gpus": [], "port": 8000}}
@@ -23,7 +23,7 @@ REQUEST = {"params": {"name": "q", "state": "started", "model": "/models/q", "gp
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program as it lies on a host."""
     path = tmp_path_factory.mktemp("program") / "change.pyz"
-    path.write_bytes(build("_job.main", "gpufleet_change"))
+    path.write_bytes(build_program())
     return path
 
 
