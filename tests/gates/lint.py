@@ -31,6 +31,7 @@ def checks(copy: Path) -> List[Check]:
         Check("mypy", [str(BIN / "mypy"), "--no-error-summary", *_typed(python)], root),
         Check("role specs", [sys.executable, "tests/gates/mirror_specs.py", "--check"], root),
         Check("role readmes", [sys.executable, "tests/gates/role_readmes.py", "--check"], root),
+        Check("messages", [sys.executable, "tests/gates/messages.py", "--check"], root),
         Check("shellcheck", [str(BIN / "shellcheck"), *shell], root),
         Check(
             "ansible-lint",
@@ -52,6 +53,7 @@ def checks(copy: Path) -> List[Check]:
             copy,
             offline,
         ),
+        Check("galaxy-importer", [sys.executable, "tests/gates/importer.py"], root),
     ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import List, Optional, Tuple
 
 import checks
+import importer
 import make_venv
 import pytest
 import pythons
@@ -126,3 +127,16 @@ def test_a_named_interpreter_that_is_none_is_named_back(monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHON", "/nonexistent/python")
     with pytest.raises(SystemExit, match="found here: /nonexistent/python"):
         make_venv.choose()
+
+
+@pytest.mark.parametrize(
+    ("output", "returncode", "found"),
+    [
+        ("Loading role a\n%s\n" % importer.DONE, 0, []),
+        ("WARNING: no changelog\n%s\n" % importer.DONE, 0, ["WARNING: no changelog"]),
+        ("ERROR: The import failed\n", 0, ["ERROR: The import failed", "galaxy-importer ended with exit code 0"]),
+        ("", 1, ["galaxy-importer ended with exit code 1"]),
+    ],
+)
+def test_what_galaxy_warns_of_fails(output: str, returncode: int, found: List[str]) -> None:
+    assert importer.problems(output, returncode) == found

@@ -1,0 +1,59 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""galaxy-importer on the built tarball: what Galaxy itself runs before it takes a release. Its warnings are failures here.
+
+    tests/gates/importer.py
+
+It leaves ansible-test to the gate that runs it with every interpreter of this machine (tests/gates/sanity.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import List
+
+import tarball
+
+DONE = "Importer processing completed successfully"
+_CONFIG = """[galaxy-importer]
+RUN_ANSIBLE_TEST = False
+RUN_FLAKE8 = False
+CHECK_REQUIRED_TAGS = True
+CHECK_CHANGELOG = True
+ANSIBLE_LOCAL_TMP = %s
+"""
+
+
+def problems(output: str, returncode: int) -> List[str]:
+    """What Galaxy would hold against the tarball, a line each."""
+    found = [line for line in output.splitlines() if re.match(r"(WARNING|ERROR|CRITICAL): ", line)]
+    if returncode or DONE not in output:
+        found.append("galaxy-importer ended with exit code %d" % returncode)
+    return found
+
+
+def main() -> int:
+    """Entry point."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-importer-") as place:
+        built = tarball.build(Path(place))
+        config = Path(place, "galaxy-importer.cfg")
+        config.write_text(_CONFIG % Path(place, "ansible"), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "galaxy_importer.main", str(built)],
+            cwd=place, env={**os.environ, "GALAXY_IMPORTER_CONFIG": str(config)}, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+    found = problems(done.stdout, done.returncode)
+    if found:
+        print(done.stdout + "\n".join(found))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
