@@ -29,7 +29,7 @@ demo: venv ## Watch three hosts swap from one model to another, without a GPU (r
 test: venv ## Run every stage below, one line each
 	@$(PY) tests/gates/stages.py
 
-lint: venv ## yamllint, ruff, mypy, ansible-lint, antsibull-changelog, shellcheck
+lint: venv ## yamllint, ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, shellcheck, and what is generated
 	@$(PY) tests/gates/lint.py
 
 sanity: venv ## ansible-test sanity on a copy of the tracked files
