@@ -32,9 +32,10 @@ ROOMS: Dict[str, Set[str]] = {
 }
 EVERY_ROOM = {path.name for path in Collection().files("plugins/module_utils/_*")}
 ROOMS["_core"] = set()
-ROOMS["_service"] = EVERY_ROOM - {"_job", "_benchmark", "_borrow"}
+ROOMS["_service"] = EVERY_ROOM - {"_job", "_benchmark", "_borrow", "_status"}
 ROOMS["_borrow"] = {"_core", "_gpu", "_process", "_reclaim", "_service", "_systemd", "_unit"}
-ROOMS["_job"] = EVERY_ROOM - {"_benchmark"}
+ROOMS["_job"] = EVERY_ROOM - {"_benchmark", "_status"}
+ROOMS["_status"] = {"_core", "_fetch", "_gpu", "_job", "_preflight", "_server", "_service", "_systemd", "_unit"}
 ROOMS["_benchmark"] = {"_core", "_gpu", "_job", "_preflight", "_server", "_service", "_unit"}
 
 

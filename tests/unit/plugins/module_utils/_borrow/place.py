@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._job.borrow import b
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import ProcessInfo
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.journal import JournalLine
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
+from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job import host as base
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job.host import OLD, Death, Host, Reader
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import gpu
@@ -104,7 +105,7 @@ class _Units(base.Units):
         return replace(found, sub_state="exited", main_pid=0, exec_main_code="exited", exec_main_status=0)
 
     def start(self, unit: str, no_block: bool = True, timeout: float = 30.0) -> None:
-        if unit == base.CHANGE_UNIT:
+        if unit == CHANGE_UNIT:
             host: Any = self.host
             host.run_job()
         else:

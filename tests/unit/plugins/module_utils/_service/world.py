@@ -194,6 +194,9 @@ class FakeServer:
             raise ServerError("%s/v1/models answered HTTP %d: Unauthorized" % (self.url, found[2].refuses), found[2].refuses)
         return [found[1]]
 
+    def version(self, timeout: float = 5.0) -> str:
+        raise ServerError("%s/version answered HTTP 404: Not Found" % self.url, 404)
+
     def complete(self, model: str, timeout: float = 60.0) -> CompletionResult:
         found = self._unit()
         ok = found is not None and found[2].completes

@@ -1,0 +1,145 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One host at a glance, in one round trip: its services, its GPUs, who else is on them, and whether somebody changes it just now.
+
+Nothing is changed, started, restarted or written. A driver that hangs is waited for once, for a short time.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from .._core.errors import GpuFleetError
+from .._core.host_lock import holder_of
+from .._gpu.reader import GpuReader
+from .._gpu.select import resolve
+from .._gpu.types import Gpu, Snapshot
+from .._job import underway
+from .._job.store import Store
+from .._service.parameters import to_request
+from .._service.ports import Ports
+from .._service.run import refuse_without_systemd
+from .._unit.found import ManagedService, find_managed
+from .service import Declared, examine
+
+# Servers are asked side by side: one that does not answer takes its twelve seconds alone.
+_SIDE_BY_SIDE = 8
+
+
+def status_of(
+    entries: Sequence[Mapping[str, Any]], revisions: Mapping[str, str], expected: Optional[str], ports: Ports
+) -> Dict[str, Any]:
+    """Everything that the module returns. ``entries`` are options of ``vllm_service``, one dictionary for each declared service.
+
+    ``expected`` names the one that has to serve here; without it each that is on the host, and not at rest, is held against its
+    declaration. Raises GpuFleetError where nothing can be said.
+    """
+    refuse_without_systemd(ports)
+    warnings: List[str] = []
+    with ports.open_reader() as reader:
+        snapshot = reader.snapshot()
+    fixed = Fixed(snapshot)
+    declared, broken = _declared(entries, revisions)
+    if expected is not None and expected not in declared:
+        reason = broken.get(expected, "it is not in the catalogue of this host")
+        raise GpuFleetError("`model` is %r, of which nothing can be said: %s." % (expected, reason.rstrip(".")))
+    services = {service.unit: service for service in find_managed(ports.paths.units)}
+    units = list(services) + [each.unit for each in declared.values() if each.unit not in services and each.request.name == expected]
+    statuses = ports.systemd.statuses(units)
+    resting = [
+        unit for unit in units
+        if unit in services and statuses[unit].inactive and not statuses[unit].failed and not statuses[unit].enabled
+        and services[unit].name != expected
+    ]  # fmt: skip
+    at_work = [unit for unit in units if unit not in resting]
+    by_unit = {each.unit: each for each in declared.values()}
+
+    def look(unit: str) -> Dict[str, Any]:
+        return examine(services.get(unit), statuses[unit], by_unit.get(unit), ports, fixed)
+
+    with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
+        found = list(pool.map(look, at_work))
+    for entry in found:
+        problem = broken.get(entry["name"])
+        if problem is not None:
+            entry["notes"].append("its entry in the catalogue can't be used: %s" % problem)
+    return {
+        "services": found,
+        "at_rest": [services[unit].name for unit in resting],
+        "gpus": [_brief(gpu) for gpu in snapshot.gpus],
+        "driver": {
+            "available": snapshot.available, "reason": snapshot.reason, "detail": snapshot.reason_detail,
+            "driver_version": snapshot.driver_version, "processes_reliable": snapshot.processes_reliable,
+        },
+        "used_mib": snapshot.used_mib,
+        "total_mib": snapshot.total_mib,
+        "others": others(snapshot, services),
+        "under_way": _under_way(ports),
+        "drifted": any(entry["drift"] for entry in found),
+        "warnings": warnings,
+    }  # fmt: skip
+
+
+def _declared(entries: Sequence[Mapping[str, Any]], revisions: Mapping[str, str]) -> "tuple[Dict[str, Declared], Dict[str, str]]":
+    """The declarations by name, and why others can't be used."""
+    good: Dict[str, Declared] = {}
+    bad: Dict[str, str] = {}
+    for entry in entries:
+        name = str(entry.get("name"))
+        try:
+            request = replace(to_request(entry), preflight="skip")
+            good[name] = Declared(request, revisions.get(name))
+        except GpuFleetError as exc:
+            bad[name] = exc.msg
+    return good, bad
+
+
+def others(snapshot: Snapshot, services: Mapping[str, ManagedService]) -> List[Dict[str, Any]]:
+    """Who is on the GPUs and belongs to no service of this collection: one entry for each process, with all of its GPUs."""
+    found: Dict[int, Dict[str, Any]] = {}
+    for gpu in snapshot.gpus:
+        for process in gpu.processes:
+            if process.unit in services or process.state == "gone":
+                continue
+            entry = found.setdefault(process.pid, {
+                "pid": process.pid, "name": process.name, "user": process.user, "unit": process.unit, "container": process.container,
+                "orphan": process.orphan, "protected": process.protected, "start_time": process.start_time, "gpus": [], "used_mib": None,
+            })  # fmt: skip
+            entry["gpus"].append(gpu.index)
+            if process.used_mib is not None:
+                entry["used_mib"] = (entry["used_mib"] or 0) + process.used_mib
+    return [found[pid] for pid in sorted(found)]
+
+
+def _brief(gpu: Gpu) -> Dict[str, Any]:
+    return {
+        "index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "state": gpu.state, "error": gpu.error, "total_mib": gpu.total_mib,
+        "used_mib": gpu.used_mib, "utilization_percent": gpu.utilization_percent, "unattributed_mib": gpu.unattributed_mib,
+    }  # fmt: skip
+
+
+def _under_way(ports: Ports) -> Optional[Dict[str, Any]]:
+    """Who changes, measures or clears up on this host at this moment."""
+    record = Store(ports.paths.change, ports.paths.run).load()
+    if record is not None:
+        return {"by": record["by"], "purpose": record["purpose"], "since": record["at"], "story": underway.story(record, ports)}
+    holder = holder_of(ports.paths.run, ports.paths.proc)
+    if holder is None:
+        return None
+    purpose, since = str(holder.get("purpose", "unknown")), holder.get("since")
+    return {"by": "pid %s" % holder.get("pid"), "purpose": purpose, "since": since, "story": "%s (pid %s)" % (purpose, holder.get("pid"))}
+
+
+class Fixed(GpuReader):
+    """One reading for everybody who asks: the driver is asked once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
+        if gpus is None or not self._snapshot.available:
+            return self._snapshot
+        return replace(self._snapshot, gpus=tuple(resolve(list(gpus), self._snapshot.gpus)))

@@ -1,0 +1,209 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One service of a host: what it is, whether it serves and since when, and how far it is from what the inventory declares."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+from .._core.errors import GpuFleetError
+from .._fetch.manifest import read_record
+from .._gpu.reader import GpuReader
+from .._preflight.installed import find_installation
+from .._server.http import Server
+from .._server.ready import ReadyState
+from .._service.look import server_of
+from .._service.ports import Ports
+from .._service.ready import Target, probe
+from .._service.request import Request
+from .._service.run import Run
+from .._systemd.show import UnitStatus
+from .._unit.found import ManagedService
+from .._unit.slug import unit_name
+from .drift import Drift, drift_of
+
+_PROBE_S = 5.0
+_ASK_S = 1.0
+_EXEC = re.compile(r'^ExecStart=(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A service as the inventory declares it. ``revision`` is the model's commit, None where it is not pinned."""
+
+    request: Request
+    revision: Optional[str] = None
+
+    @property
+    def unit(self) -> str:
+        """Its unit."""
+        return unit_name(self.request.name)
+
+
+def examine(
+    service: Optional[ManagedService], status: UnitStatus, declared: Optional[Declared], ports: Ports, reader: GpuReader
+) -> Dict[str, Any]:
+    """What there is to tell. ``service`` is what the host's files say, None where it has none; at least one of the two is given."""
+    drift: Optional[List[Drift]] = None if declared is None else []
+    notes: List[str] = []
+    seen: Optional[ReadyState] = None
+    actions: List[Dict[str, str]] = []
+    unknown: Optional[str] = None
+    if declared is not None and drift is not None:
+        one = Run(declared.request, ports, reader, ports.clock.monotonic())
+        try:
+            one.examine(remember=False)
+            seen = one.seen.serves
+            actions = one.plan.to_result()
+            drift += drift_of(one.plan, [*one.seen.view.runner, *one.seen.view.changes], declared.unit, service is not None)
+            notes += one.outcome.warnings
+        except GpuFleetError as exc:
+            if _driver_is_silent(reader):
+                drift, unknown = None, exc.msg  # nothing can be said of what a driver would have to be asked for
+            else:
+                drift.append(Drift("refused", exc.msg))
+    server = server_of(service, ports) if service is not None and service.served_name else None
+    if service is not None and server is not None and status.running and seen is None:
+        seen = probe(Target(service.unit, service.served_name, server), ports.clock, _PROBE_S)
+    model = service.model if service is not None else str((declared.request.model if declared is not None else "") or "")
+    found = {
+        "unit": status.unit or (declared.unit if declared is not None else ""),
+        "name": service.name if service is not None else declared.request.name if declared is not None else "",
+        "model": model,
+        "served_name": service.served_name if service is not None else declared.request.served_name if declared is not None else "",
+        "host": service.host if service is not None else "",
+        "port": service.port if service is not None else declared.request.port if declared is not None else None,
+        "gpus": list(service.gpus) if service is not None else [],
+        "in_catalogue": declared is not None,
+        **_state(status, seen, service is not None),
+        **_asked(server, status),
+        "drift_unknown": unknown,
+        "actions": actions,
+    }
+    found["installed_version"] = _installed(service)
+    found["model_revision"] = _revision(model, notes)
+    if drift is not None and declared is not None:
+        drift += _of_versions(found, declared)
+    if service is not None and service.problem:
+        notes.append(service.problem)
+    others = [path for path in status.drop_in_paths if not path.endswith("/50-options.conf")]
+    if others:
+        notes.append("also in force, and not of this collection: %s" % ", ".join(others))
+    found["drift"] = None if drift is None else [each.to_json() for each in drift]
+    found["notes"] = notes
+    return found
+
+
+def _driver_is_silent(reader: GpuReader) -> bool:
+    return not reader.snapshot(processes=False).available
+
+
+def _state(status: UnitStatus, seen: Optional[ReadyState], there: bool) -> Dict[str, Any]:
+    """``state`` in a word, whether it was seen to answer a completion, and why not."""
+    ready = seen is not None and seen.ready
+    word, detail = "stopped", ""
+    if not there:
+        word = "missing"
+    elif status.masked:
+        word, detail = "masked", "it can't be started before somebody unmasks it"
+    elif status.crash_looping:
+        word, detail = "crashing", "%d restarts so far, result %s" % (status.n_restarts, status.result)
+    elif status.failed:
+        word, detail = "failed", "result %s" % status.result
+    elif status.stopping:
+        word = "stopping"
+    elif status.starting:
+        word, detail = "starting", "its guard waits for free memory" if status.sub_state == "start-pre" else status.sub_state
+    elif status.running and seen is not None:
+        word, detail = _of_server(seen)
+    elif not status.inactive:
+        word, detail = status.active_state, status.sub_state
+    return {
+        "state": word,
+        "ready": ready,
+        "detail": detail,
+        "active_state": status.active_state,
+        "sub_state": status.sub_state,
+        "since": status.active_enter if status.running else status.state_change,
+        "main_pid": status.main_pid or None,
+        "restarts": status.n_restarts,
+        "enabled": status.enabled,
+    }
+
+
+def _of_server(seen: ReadyState) -> "tuple[str, str]":
+    if seen.ready:
+        return "serves", ""
+    if seen.stage == "loading":
+        return "loading", seen.detail
+    if seen.refused:
+        return "keyed", seen.detail
+    return ("silent" if seen.silent else "not serving"), seen.detail
+
+
+def _asked(server: Optional[Server], status: UnitStatus) -> Dict[str, Any]:
+    """What the server says of itself; null where it does not."""
+    found: Dict[str, Any] = {"version": None, "requests_running": None, "requests_waiting": None}
+    if server is None or not status.running:
+        return found
+    try:
+        found["version"] = server.version(_ASK_S)
+    except (GpuFleetError, OSError):
+        pass  # not every server says so
+    try:
+        metrics = server.metrics(_ASK_S)
+    except (GpuFleetError, OSError):
+        return found
+    for key, name in (("requests_running", "num_requests_running"), ("requests_waiting", "num_requests_waiting")):
+        found[key] = int(metrics[name]) if name in metrics else None
+    return found
+
+
+def _installed(service: Optional[ManagedService]) -> Optional[str]:
+    """The version of the vLLM that the unit's next start would run."""
+    if service is None:
+        return None
+    try:
+        with open(service.path, encoding="utf-8", errors="replace") as handle:
+            match = _EXEC.search(handle.read())
+    except OSError:
+        return None
+    if match is None:
+        return None
+    installation = find_installation((match.group(1) or match.group(2)).replace("%%", "%"))
+    return installation.version if installation is not None else None
+
+
+def _revision(model: str, notes: List[str]) -> Optional[str]:
+    """The commit that this collection has fetched into the model's directory."""
+    if not os.path.isabs(model):
+        return None
+    try:
+        record = read_record(model)
+    except GpuFleetError as exc:
+        notes.append(exc.msg)
+        return None
+    return (record.commit or record.revision) if record is not None else None
+
+
+def _of_versions(found: Dict[str, Any], declared: Declared) -> List[Drift]:
+    drift = []
+    if found["version"] and found["installed_version"] and found["version"] != found["installed_version"]:
+        drift.append(Drift("version", "vLLM %s runs, %s is installed" % (found["version"], found["installed_version"])))
+    revision, wanted = found["model_revision"], declared.revision
+    if revision and wanted and revision != wanted and not _named(found["model"], wanted):
+        drift.append(Drift("revision", "%s holds %s, %s is declared" % (found["model"], revision, wanted)))
+    return drift
+
+
+def _named(model: str, wanted: str) -> bool:
+    """Whether what is declared is a branch's or a tag's name, and the directory was fetched by it."""
+    try:
+        record = read_record(model)
+    except GpuFleetError:
+        return False
+    return record is not None and wanted in (record.revision, record.commit)

@@ -1,0 +1,237 @@
+#!/usr/bin/python
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vllm_status
+short_description: Say what serves on a host, and how far it is from what is declared
+version_added: 0.1.0
+description:
+  - Returns the vLLM services of this collection on a host, with what they serve, whether they were seen to answer a completion, since
+    when, and with how many requests; the GPUs with their memory; and who else is on them.
+  - Each service that is on the host is held against its entry in the model catalogue. What M(gpufleet.vllm.vllm_service) would do about
+    it in check mode is its drift. Beside that it is told when another version of vLLM runs than is installed, and when the model's
+    directory holds another revision than is declared.
+  - It only reads, in one round trip, and never restarts anything.
+author:
+  - The gpufleet.vllm authors (@gpufleet)
+extends_documentation_fragment:
+  - gpufleet.vllm.attributes
+attributes:
+  check_mode:
+    support: full
+    details:
+      - It only reads.
+  diff_mode:
+    support: none
+    details:
+      - It changes nothing.
+  idempotent:
+    support: full
+    details:
+      - It changes nothing. What it reads changes while the host works.
+requirements:
+  - systemd 247 or newer on the host
+  - Python 3.9 or newer on the host; no Python package is required there
+options:
+  models:
+    description:
+      - The model catalogue, as it is in C(vllm_models). The controller makes O(entries), O(secrets) and O(revisions) of it.
+    type: dict
+  model:
+    description:
+      - The one that has to serve on this host. Where it does not, that is drift.
+      - When not given, each service that runs, has failed, or starts at boot is held against its entry.
+    type: str
+  enabled:
+    description:
+      - Whether a service that serves has to start at boot, too.
+    type: bool
+    default: true
+  timeout:
+    description:
+      - Seconds that a single call of the driver may take. One that hangs is not waited for any longer, and the drift of what serves is
+        then unknown.
+    type: float
+    default: 10.0
+  entries:
+    description:
+      - Made from O(models) by the controller. Options of M(gpufleet.vllm.vllm_service), for each entry.
+    type: list
+    elements: dict
+    default: []
+  secrets:
+    description:
+      - Made from O(models) by the controller. The secrets of each entry by its name.
+    type: dict
+    default: {}
+  revisions:
+    description:
+      - Made from O(models) by the controller. The model's revision of each entry by its name.
+    type: dict
+    default: {}
+notes:
+  - A server is asked for one token. One that does not answer makes this take up to 12 seconds, however many there are.
+seealso:
+  - module: gpufleet.vllm.vllm_service
+  - module: gpufleet.vllm.gpu_memory_facts
+"""
+
+EXAMPLES = r"""
+- name: See what serves
+  gpufleet.vllm.vllm_status:
+    models: "{{ vllm_models }}"
+  register: status
+
+- name: Fail unless MiniMax-M2.5 serves as declared
+  gpufleet.vllm.vllm_status:
+    models: "{{ vllm_models }}"
+    model: minimax-m2.5
+  register: status
+  failed_when: status is failed or status.drifted
+"""
+
+RETURN = r"""
+services:
+  description: The services of this collection that run, start at boot, or have failed.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    unit:
+      description: Its unit, with C(name), C(model), C(served_name), C(host), C(port) and C(gpus) beside it.
+      type: str
+    state:
+      description: V(serves), V(loading), V(starting), V(silent) (it runs and gives no answer), V(keyed) (it refuses our API key),
+        V(not serving) (it answers wrong), V(crashing), V(failed), V(stopping), V(stopped), V(masked) or V(missing).
+      type: str
+    ready:
+      description: Whether it was seen to answer a completion.
+      type: bool
+    detail:
+      description: Why it is not as it should be.
+      type: str
+    since:
+      description: Since when it is as it is, in seconds since the epoch. C(active_state), C(sub_state), C(main_pid), C(restarts) and
+        C(enabled) are systemd's.
+      type: float
+    version:
+      description: The version of vLLM that runs, as it says itself. C(installed_version) is what its next start would run.
+      type: str
+    model_revision:
+      description: The commit that was fetched into the model's directory, null where this collection has not fetched it.
+      type: str
+    requests_running:
+      description: Requests under way, with C(requests_waiting).
+      type: int
+    in_catalogue:
+      description: Whether there is an entry that it could be held against.
+      type: bool
+    drift:
+      description: What is not as declared, as C(kind) and C(detail). Empty where all is, null where nothing is known, which
+        C(drift_unknown) explains where it is the driver that does not answer.
+      type: list
+      elements: dict
+    actions:
+      description: What M(gpufleet.vllm.vllm_service) would do about it.
+      type: list
+      elements: dict
+    notes:
+      description: What else to know.
+      type: list
+      elements: str
+  sample:
+    - unit: vllm-minimax-m2.5.service
+      name: minimax-m2.5
+      state: serves
+      ready: true
+      drift: [{"kind": "boot", "detail": "it does not start at boot"}]
+drifted:
+  description: Whether any of them has drifted.
+  returned: success
+  type: bool
+  sample: true
+at_rest:
+  description: Services that are declared on the host, do not run and do not start at boot.
+  returned: success
+  type: list
+  elements: str
+  sample: [kimi-k2.5-int4]
+gpus:
+  description: The GPUs, with C(used_mib) and C(total_mib) of each.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{"index": 0, "uuid": "GPU-8a7c1f0e", "state": "ok", "used_mib": 93011, "total_mib": 97887}]
+used_mib:
+  description: Their sums, with C(total_mib). Null where the driver says nothing.
+  returned: success
+  type: int
+  sample: 372044
+total_mib:
+  description: As above.
+  returned: success
+  type: int
+  sample: 783096
+driver:
+  description: Whether the driver is C(available), and the C(reason) and C(detail) where it is not.
+  returned: success
+  type: dict
+  sample: {"available": true, "reason": null, "detail": null, "driver_version": "580.95.05", "processes_reliable": true}
+others:
+  description: Processes on the GPUs that belong to no service of this collection.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{"pid": 4711, "name": "python3", "user": "bob", "unit": null, "orphan": false, "gpus": [5], "used_mib": 20480}]
+under_way:
+  description: Who changes or measures servers on the host at this moment, null for nobody.
+  returned: success
+  type: dict
+  sample: null
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import LONGEST_CALL_S, open_reader
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
+from ansible_collections.gpufleet.vllm.plugins.module_utils._status.host import status_of
+
+ARGUMENT_SPEC = {
+    "models": {"type": "dict", "no_log": True},
+    "model": {"type": "str"},
+    "enabled": {"type": "bool", "default": True},
+    "timeout": {"type": "float", "default": 10.0},
+    "entries": {"type": "list", "elements": "dict", "default": []},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
+    "revisions": {"type": "dict", "default": {}},
+}
+
+
+def main() -> None:
+    """Read the parameters, let the core look, report."""
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    params = module.params
+    if params["models"]:
+        module.fail_json(msg="`models` is for the action plugin of this module, which was not used. Give `entries` themselves.")
+    if not 0 < params["timeout"] <= LONGEST_CALL_S:
+        module.fail_json(msg="`timeout` must be over 0 and at most %d seconds, not %s." % (LONGEST_CALL_S, params["timeout"]))
+    entries = [
+        dict(entry, enabled=params["enabled"], secrets=params["secrets"].get(str(entry.get("name"))) or {}) for entry in params["entries"]
+    ]
+    ports = Ports(open_reader=lambda: open_reader(timeout=params["timeout"]))
+    try:
+        result = status_of(entries, params["revisions"], params["model"] or None, ports)
+    except GpuFleetError as exc:
+        module.fail_json(msg=exc.msg, **exc.result)
+    for warning in result.pop("warnings"):
+        module.warn(warning)
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The status of a fleet: what its hosts are asked, and the table of what they say."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from ansible.errors import AnsibleFilterError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.arguments import ARGUMENT_SPEC, asked
+
+from ._report import plain
+
+_GIB = 1024.0
+_STATES = {"serves": ("active", "yes"), "silent": ("active", "no answer"), "keyed": ("active", "refused us"),
+           "not serving": ("active", "NO"), "loading": ("active", "loading")}  # fmt: skip
+_LOUD = ("failed", "crashing", "missing", "masked")
+_LONGEST = 300
+
+
+def declarations(models: Any) -> Dict[str, Any]:
+    """``entries``, ``secrets`` and ``revisions`` for the module, and the ``faults`` of entries that can't be used."""
+    if not isinstance(models, Mapping):
+        raise AnsibleFilterError("`models` is a %s. It is the catalogue, a dictionary of models by name." % type(models).__name__)
+    made: Dict[str, Any] = {"entries": [], "secrets": {}, "revisions": {}, "faults": []}
+    catalogue = plain(models)
+    for name, entry in catalogue.items():
+        problems, parameters = examine(catalogue, name)
+        if not problems:
+            checked = ArgumentSpecValidator(ARGUMENT_SPEC).validate(dict(parameters, replace="conflicting"))
+            problems = [str(message) for message in checked.error_messages]
+            parameters = checked.validated_parameters
+        if problems:
+            made["faults"].append("The catalogue's entry %r can't be used: %s" % (str(name), " ".join(problems)))
+            continue
+        options = asked(parameters)
+        secrets = options.pop("secrets", None)
+        if secrets:
+            made["secrets"][str(name)] = secrets
+        if isinstance(entry, Mapping) and entry.get("revision"):
+            made["revisions"][str(name)] = str(entry["revision"])
+        made["entries"].append(options)
+    return made
+
+
+def rows_of(results: Any, now: float) -> List[Dict[str, Any]]:
+    """One row for each service of each host, and one for a host without any."""
+    rows: List[Dict[str, Any]] = []
+    for host, result in _by_host(results).items():
+        services = result.get("services") or []
+        rows += [_row(host, result, service, now) for service in services] or [_empty(host, result)]
+    return rows
+
+
+def _by_host(results: Any) -> Dict[str, Mapping[str, Any]]:
+    if not isinstance(results, Mapping):
+        raise AnsibleFilterError("status_rows takes a dictionary of results by host, not %s" % type(results).__name__)
+    return {str(host): result if isinstance(result, Mapping) else {} for host, result in results.items()}
+
+
+def _row(host: str, result: Mapping[str, Any], service: Mapping[str, Any], now: float) -> Dict[str, Any]:
+    state = str(service.get("state"))
+    active, ready = _STATES.get(state, (state.upper() if state in _LOUD else state, "no"))
+    gpus = [gpu for gpu in result.get("gpus") or [] if gpu.get("index") in (service.get("gpus") or [])]
+    since = service.get("since")
+    return {
+        "host": host,
+        "service": service.get("name"),
+        "model": os.path.basename(str(service.get("model") or "").rstrip("/")) or None,
+        "state": active,
+        "ready": ready,
+        "gpus": spans(service.get("gpus") or []),
+        "gpu_gib": _gib(gpus),
+        "up": age(now - since) if isinstance(since, (int, float)) and active == "active" else None,
+        "requests": _requests(service),
+        "drift": _drift(service),
+        "port": service.get("port"),
+        "version": service.get("version") or service.get("installed_version"),
+        "since": since,
+        "ok": state == "serves" and not service.get("drift"),
+    }
+
+
+def _empty(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
+    state, ready = "no service", None
+    if result.get("unreachable"):
+        state = "UNREACHABLE"
+    elif result.get("failed") or not result:
+        state = "UNKNOWN"
+    return {
+        "host": host, "service": None, "model": None, "state": state, "ready": ready, "gpus": spans([gpu.get("index") for gpu in
+        result.get("gpus") or []]), "gpu_gib": _gib(result.get("gpus") or []), "up": None, "requests": None, "drift": None, "port": None,
+        "version": None, "since": None, "ok": state == "no service",
+    }  # fmt: skip
+
+
+def _requests(service: Mapping[str, Any]) -> Optional[str]:
+    running, waiting = service.get("requests_running"), service.get("requests_waiting")
+    if running is None:
+        return None
+    return "%d+%d" % (running, waiting or 0) if waiting else str(running)
+
+
+def _drift(service: Mapping[str, Any]) -> Optional[str]:
+    drift = service.get("drift")
+    if drift is None:
+        return "?" if service.get("drift_unknown") else "undeclared"
+    return ", ".join(dict.fromkeys(str(each.get("kind")) for each in drift)) or None
+
+
+def findings_of(results: Any) -> List[Dict[str, Any]]:
+    """What a table of one line a service has no room for: why something does not serve, what has drifted, who else is on the GPUs."""
+    found: List[Dict[str, Any]] = []
+    for host, result in _by_host(results).items():
+        if result.get("failed") or result.get("unreachable") or not result:
+            lines = str(result.get("msg") or "nothing was heard of it").strip().splitlines()
+            found.append({"host": host, "about": "host", "detail": lines[0][:_LONGEST]})
+            continue
+        found += [{"host": host, "about": about, "detail": detail[:_LONGEST]} for about, detail in _of_host(result)]
+    return found
+
+
+def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
+    found: "List[tuple[str, str]]" = []
+    driver = result.get("driver") or {}
+    if not driver.get("available"):
+        found.append(("driver", "%s: %s" % (driver.get("reason"), driver.get("detail") or "no further detail")))
+    elif not driver.get("processes_reliable", True):
+        found.append(("driver", "its list of processes failed validation: who is on the GPUs isn't known"))
+    if result.get("under_way"):
+        found.append(("under way", str(result["under_way"].get("story"))))
+    for gpu in result.get("gpus") or []:
+        if gpu.get("state") != "ok":
+            found.append(("GPU %s" % gpu.get("index"), "%s: %s" % (gpu.get("state"), gpu.get("error") or "no further detail")))
+    for service in result.get("services") or []:
+        name = str(service.get("name"))
+        if service.get("detail"):
+            found.append((name, str(service["detail"])))
+        if service.get("drift_unknown"):
+            found.append((name, "its drift is unknown: %s" % service["drift_unknown"]))
+        found += [(name, "%s: %s" % (each.get("kind"), each.get("detail"))) for each in service.get("drift") or []]
+        found += [(name, str(note)) for note in service.get("notes") or []]
+    for other in result.get("others") or []:
+        if other.get("orphan") or (other.get("used_mib") or 0) > 0:
+            found.append(_other(other))
+    return found
+
+
+def _other(other: Mapping[str, Any]) -> "tuple[str, str]":
+    where = other.get("unit") or ("container %s" % str(other["container"])[:12] if other.get("container") else "no unit")
+    size = "an unknown amount" if other.get("used_mib") is None else "%s GiB" % _number(other["used_mib"] / _GIB)
+    text = "%s (pid %s, user %s, %s) holds %s on GPU %s" % (
+        other.get("name") or "?", other.get("pid"), other.get("user") or "?", where, size, spans(other.get("gpus") or []),
+    )  # fmt: skip
+    return ("orphan" if other.get("orphan") else "not a service", text)
+
+
+def faults_of(results: Any, fail_on_drift: bool) -> Dict[str, str]:
+    """The hosts that fail the run, each with why: who can't be looked at, and with ``fail_on_drift`` who is not as declared."""
+    found: Dict[str, str] = {}
+    for host, result in _by_host(results).items():
+        if result.get("failed") or result.get("unreachable") or not result:
+            found[host] = str(result.get("msg") or "The host was not looked at.").strip()
+        elif fail_on_drift:
+            bad = [_fault(service) for service in result.get("services") or []]
+            text = "; ".join(each for each in bad if each)
+            if text:
+                found[host] = text
+    return found
+
+
+def _fault(service: Mapping[str, Any]) -> str:
+    name = str(service.get("name"))
+    if service.get("drift_unknown"):
+        return "%s: whether it is as declared is unknown: %s" % (name, service["drift_unknown"])
+    drift = service.get("drift")
+    if drift is None:
+        return "%s is in no catalogue" % name
+    return "%s: %s" % (name, ", ".join("%s (%s)" % (each.get("kind"), each.get("detail")) for each in drift)) if drift else ""
+
+
+def spans(numbers: Sequence[Any]) -> Optional[str]:
+    """``0-3,5`` for 0, 1, 2, 3 and 5."""
+    known = sorted({number for number in numbers if isinstance(number, int)})
+    parts: List[List[int]] = []
+    for number in known:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else "%d-%d" % (first, last) for first, last in parts) or None
+
+
+def age(seconds: float) -> str:
+    """Such as ``4 d``, ``3 h``, ``12 min``, ``50 s``: the largest unit that makes at least two of it, else the next."""
+    for length, name in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return "%d %s" % (seconds // length, name)
+    return "%d s" % max(0, seconds)
+
+
+def _gib(gpus: Sequence[Mapping[str, Any]]) -> Optional[str]:
+    known = [gpu for gpu in gpus if gpu.get("used_mib") is not None and gpu.get("total_mib") is not None]
+    if not known:
+        return "?" if gpus else None
+    return "%s/%s" % (_number(sum(gpu["used_mib"] for gpu in known) / _GIB), _number(sum(gpu["total_mib"] for gpu in known) / _GIB))
+
+
+def _number(value: float) -> str:
+    return "%.1f" % value if 0.05 <= value < 10 else "%d" % round(value)

@@ -1,0 +1,67 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The table of borrowed GPUs, and what is wrong with a request for them."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import pytest
+
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._borrow import faults, not_put_back, rows_of
+
+DONE: Dict[str, Any] = {
+    "changed": True, "actions": [], "gpus": [0, 1], "outcome": "succeeded", "rc": 0, "seconds": 41.7, "output": "a\n\n 187 GB/s \n",
+    "services": [{"name": "kimi", "served": True, "back": True}], "timings": {"downtime": 60.0, "total": 61.0}, "left_behind": [],
+    "msg": "", "put_back": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("result", "word", "ok"),
+    [
+        (DONE, "succeeded", True),
+        ({**DONE, "failed": True, "outcome": "failed", "rc": 3, "msg": "it ended with exit status 3"}, "FAILED", False),
+        ({**DONE, "failed": True, "outcome": "timed out", "rc": None}, "TIMED OUT", False),
+        ({**DONE, "failed": True, "put_back": False, "msg": "PUTTING BACK FAILED"}, "NOT PUT BACK", False),
+        ({**DONE, "put_back": None, "outcome": None, "actions": [{"action": "stop"}]}, "would run", True),
+        ({"changed": True, "actions": [{"action": "follow"}]}, "under way", True),
+        ({"failed": True, "changed": False, "actions": [], "put_back": None, "msg": "Another change ..."}, "refused", False),
+        ({"failed": True, "msg": "Broken pipe"}, "UNKNOWN", False),
+        ({"unreachable": True, "msg": "No route"}, "UNREACHABLE", False),
+        ({}, "not begun", False),
+    ],
+)
+def test_the_word_for_what_came_of_it(result: Dict[str, Any], word: str, ok: bool) -> None:
+    (row,) = rows_of({"gpu01": result})
+    assert (row["result"], row["ok"]) == (word, ok)
+    assert not_put_back({"gpu01": result}) == (["gpu01"] if word in ("NOT PUT BACK", "UNKNOWN", "UNREACHABLE") else [])
+
+
+def test_a_row_has_the_end_of_the_output_and_what_is_back() -> None:
+    (row,) = rows_of({"gpu01": DONE})
+    assert (row["last_line"], row["services"], row["gpus"], row["downtime_s"]) == ("187 GB/s", "kimi serves again", "0,1", 60.0)
+    (row,) = rows_of({"gpu01": {**DONE, "services": [{"name": "kimi", "served": True, "back": False}], "left_behind": [{"pid": 7}]}})
+    assert row["services"] == "kimi NOT BACK" and row["left_behind"] == 1 and row["detail"] == "it left 1 process behind, ended since"
+
+
+@pytest.mark.parametrize(
+    ("asked", "names", "said"),
+    [
+        ({"command": "", "gpus": ["all"]}, [], "no command is given"),
+        ({"command": "true", "gpus": "0,x9"}, [], "'x9' in gpus is no GPU"),
+        ({"command": "true", "gpus": []}, [], "`gpus` is empty"),
+        ({"command": {"a": 1}, "gpus": ["all"]}, [], "a line for the shell"),
+        ({"command": "true", "gpus": ["all"]}, ["gpu"], "did you mean gpus"),
+        ({"command": "true", "gpus": ["all"]}, ["gpu_borrow_timout"], "did you mean gpu_borrow_timeout"),
+    ],
+)
+def test_a_request_that_cannot_be_meant(asked: Dict[str, Any], names: Any, said: str) -> None:
+    (fault,) = faults(asked, names)
+    assert said in fault
+
+
+@pytest.mark.parametrize("gpus", ["0,1", [0, 1], 4, "all", ["GPU-1c2d"]])
+def test_gpus_may_be_said_in_every_way_that_the_module_takes(gpus: Any) -> None:
+    assert faults({"command": ["nvidia-smi", "-L"], "gpus": gpus}, ["command", "gpus", "gpu_borrow_user", "unrelated"]) == []
