@@ -56,6 +56,10 @@ options:
     description:
       - How many seconds a single call of the driver may take. One that takes longer is abandoned; it is never waited for
         without end. Over 0, and at most 86400 (a day).
+      - All that is read of the driver takes at most three times that (of less than 2.5 seconds, 5 seconds more than that), however many
+        GPUs hang and however long the driver takes to start, as it does without persistence mode. What could not be read until then is
+        V(null), and C(error) says so. A selection by UUID or PCI id is looked up first, in the same time again, and naming the
+        processes takes a few seconds more where one of them hangs too.
     type: float
     default: 60
 notes:
@@ -327,7 +331,7 @@ ansible_facts:
                   type: str
                   sample: vllm-minimax-m2.5.service
                 container:
-                  description: The id or name of the container it runs in; C(null) without one.
+                  description: The id or name of the container or of the scheduler's job that it runs in; C(null) without one.
                   type: str
                   sample: null
                 state:
@@ -341,7 +345,7 @@ ansible_facts:
                   type: bool
                   sample: true
                 orphan:
-                  description: Whether it is a vLLM process that belongs to no active unit, container or login session.
+                  description: Whether it is a vLLM process that belongs to no active unit, container, scheduler's job or login session.
                   type: bool
                   sample: false
                 protected:

@@ -190,6 +190,8 @@ def test_units_that_are_not_there_or_hold_other_gpus(on: Programs) -> None:
     ("path", "words"),
     [
         ("slurm/uid_1000/job_77/step_0", "Slurm's job 77; to end it: scancel 77"),
+        ("htcondor/condor_var_lib_condor_execute_slot1_1@gpu01", "slot1_1@gpu01; end the job through its scheduler"),
+        ("lsf/cluster1/job.1234.4711.1690000000", "LSF's job 1234; to end it: bkill '1234'"),
         ("kubepods.slice/kubepods-burstable.slice/cri-containerd-" + "ab" * 32 + ".scope", "crictl stop " + "ab" * 6),
         ("kubepods/burstable/pod1/" + "cd" * 32, "delete or scale down its pod"),
     ],

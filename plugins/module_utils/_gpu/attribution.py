@@ -81,4 +81,5 @@ class Attribution:
             exe=info.exe,
             user_unit=owner.user_unit,
             proven=bool(nodes),
+            kept_by=judged.kept_by,
         )

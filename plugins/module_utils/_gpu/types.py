@@ -20,6 +20,7 @@ class GpuProcess:
     ``gone`` (the driver still lists it, the process is no more) or ``not_visible`` (the driver's number means nothing here,
     or means another process). ``unit`` belongs to the user manager of ``uid`` when ``user_unit`` is true. ``proven`` means that
     the process was seen to hold a GPU device node open. ``parts`` says where on the GPU a listed process has its memory (see lists.py).
+    ``kept_by`` is the scheduler or runtime that answers for it without a cgroup of its own.
     The fields from ``start_ticks`` on serve proof and are not exported.
     """
 
@@ -44,6 +45,7 @@ class GpuProcess:
     user_unit: bool = False
     proven: bool = False
     parts: Tuple[Part, ...] = ()
+    kept_by: Optional[str] = None
 
     def on_mig(self, device: MigDevice) -> Optional[GpuProcess]:
         """This process as far as it is on one MIG instance: whole where nobody knows on which, None where it is on others alone."""

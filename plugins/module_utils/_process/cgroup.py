@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import List, Optional, Tuple
 
+from .jobs import find_job
 from .types import CgroupOwner
 
 # What systemd can put in a cgroup of its own. Slices only group.
@@ -15,7 +16,8 @@ _UNIT_SUFFIXES = (".service", ".scope", ".socket", ".mount", ".swap")
 
 _ID = "(?P<id>[0-9a-f]{64})"
 
-# How container runtimes name the cgroup of a container, one path component each. The first match from the root decides.
+# How container runtimes name the cgroup of a container, one path component each. The first match from the root decides, also among these
+# and the jobs of schedulers (jobs.py).
 _CONTAINER_COMPONENTS: Tuple[Tuple[str, str], ...] = (
     ("docker", "docker-%s\\.scope$" % _ID),
     ("podman", "libpod-(?:conmon-|payload-)?%s(?:\\.scope)?$" % _ID),
@@ -26,7 +28,6 @@ _CONTAINER_COMPONENTS: Tuple[Tuple[str, str], ...] = (
     ("systemd-nspawn", "systemd-nspawn@(?P<id>.+)\\.service$"),
     ("libvirt", "machine-(?:qemu|lxc)(?:\\\\x2d|-)(?P<id>.+)\\.scope$"),
     ("systemd-nspawn", "machine-(?P<id>.+)\\.scope$"),
-    ("slurm", "(?P<id>job_[0-9]+)$"),
 )
 
 # Runtimes that use plain directories: the component after these is the container (or, for Kubernetes, a bare 64-digit id).
@@ -39,8 +40,15 @@ _SESSION = r"session-(.+)\.scope$"
 
 def owner_of(text: str) -> CgroupOwner:
     """Read /proc/PID/cgroup. An unknown or empty text gives an owner without any field set."""
-    parts = [_unescape(part) for part in systemd_path(text).split("/") if part not in ("", "..", ".")]
+    parts = _parts(systemd_path(text))
     container, runtime, depth = _container(parts)
+    job = find_job(parts[:depth])
+    if job is not None:
+        container, runtime, depth = job
+    elif container is None:
+        # In cgroup v1 a scheduler has a tree of its own in the other hierarchies, while systemd's still names the daemon's unit.
+        jobs = (find_job(_parts(path)) for path in _paths(text))
+        container, runtime, _depth = next((job for job in jobs if job is not None), (None, None, 0))
     # What stands below a container is the container's own systemd, which means nothing to this host.
     outside = parts[:depth]
     manager_uid: Optional[int] = None
@@ -82,6 +90,16 @@ def owner_of(text: str) -> CgroupOwner:
         runtime=runtime,
         session=session,
     )
+
+
+def _parts(path: str) -> List[str]:
+    return [_unescape(part) for part in path.split("/") if part not in ("", "..", ".")]
+
+
+def _paths(text: str) -> List[str]:
+    """The path in every hierarchy."""
+    fields = (line.split(":", 2) for line in text.splitlines())
+    return [each[2] for each in fields if len(each) == 3]
 
 
 def systemd_path(text: str) -> str:

@@ -6,7 +6,8 @@
 Each table is read from the top, the first match names the reason. A pattern is a regular expression that must match the
 whole field. Fields: ``name`` is the kernel's name of the process (cut to 15 characters), or the file name of its executable or
 of its first argument; ``installed`` the same, but only as far as the program is one that the system installed, or can't be seen;
-``title`` the whole command line; ``program`` what a Python interpreter was told to run; ``unit`` its unit.
+``title`` the whole command line; ``program`` what a Python interpreter was told to run; ``unit`` its unit. The cgroups of
+schedulers' jobs stand in a table of their own (jobs.py), those of containers in cgroup.py.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import fnmatch
 import re
 from dataclasses import dataclass
-from typing import AbstractSet, FrozenSet, Iterable, Optional, Sequence, Tuple
+from typing import AbstractSet, Dict, FrozenSet, Iterable, Optional, Sequence, Tuple
 
+from .jobs import SCHEDULERS, job_label
 from .names import installed_names, is_python, names_of, program_of
 from .types import CgroupOwner, Classification, ProcessInfo
 
@@ -61,6 +63,12 @@ DISPLAY, DESKTOP, MONITORING = "display server", "desktop session", "GPU monitor
 PERSISTENCE, POWER, FABRIC = "NVIDIA persistence daemon", "NVIDIA power daemon", "NVLink fabric management"
 QUIET: FrozenSet[str] = frozenset((DISPLAY, DESKTOP, MONITORING, GPU_TOOL, PERSISTENCE, POWER, FABRIC))
 
+# Programs that answer for whatever runs below them, and how that ends.
+RUNTIME, KUBERNETES, SCHEDULER = "container runtime", "Kubernetes", "job scheduler"
+KEEPERS: Dict[str, str] = {
+    RUNTIME: "end it through that", KUBERNETES: "delete or scale down its pod", SCHEDULER: "end the job through that",
+}
+
 # Short and wide patterns would also name somebody's training that is called alike (X, sshd-train). Where the program proves that it is
 # none of the system's, only the names written out count.
 PROTECTED_RULES: Tuple[Rule, ...] = (
@@ -92,15 +100,15 @@ PROTECTED_RULES: Tuple[Rule, ...] = (
     Rule(r"systemd.*", "installed", "the host's own service management"),
     Rule(r"containerd(?:-shim.*)?|dockerd|docker-(?:proxy|init|containe.*)|docker|runc|crun|conmon|podman|crio|lxc-.*|lxcfs|lxd|incusd"
          r"|buildkitd|nvidia-containe.*|nvidia-device-p.*|nvidia-ctk",
-         "name", "container runtime"),
-    Rule(r"containerd.*|docker-.*|lxc.*", "installed", "container runtime"),
-    Rule(r"kubelet|kube-(?:proxy|apiserver|scheduler|controll.*|router|vip)|k3s(?:-.*)?|rke2(?:-.*)?", "name", "Kubernetes"),
-    Rule(r"kube-.*|k3s.*|rke2.*", "installed", "Kubernetes"),
+         "name", RUNTIME),
+    Rule(r"containerd.*|docker-.*|lxc.*", "installed", RUNTIME),
+    Rule(r"kubelet|kube-(?:proxy|apiserver|scheduler|controll.*|router|vip)|k3s(?:-.*)?|rke2(?:-.*)?", "name", KUBERNETES),
+    Rule(r"kube-.*|k3s.*|rke2.*", "installed", KUBERNETES),
     # slurm_script is a job's own shell: the name of the script that Slurm copied to its spool.
     Rule(r"slurm(?:d|ctld|dbd|stepd|restd|_script)|munged|pbs_(?:mom|server|sched|comm)|trqauthd|sge_(?:execd|shepherd|qmaster)"
          r"|condor_(?:master|startd|starter|shadow|schedd|procd|exec.*)|sbatchd|mbatchd|flux-(?:broker|shell|imp|start)",
-         "name", "job scheduler"),
-    Rule(r"(?:slurm|pbs_|sge_|condor_).*|lim|res|pim|nomad", "installed", "job scheduler"),
+         "name", SCHEDULER),
+    Rule(r"(?:slurm|pbs_|sge_|condor_).*|lim|res|pim|nomad", "installed", SCHEDULER),
 )
 
 
@@ -146,9 +154,26 @@ def classify(
     first; ``own_pids`` the caller itself and its ancestors.
     """
     vllm = vllm_reason(info, owner, family) is not None
-    reason = protected_reason(info, owner, own_pids) or protected_by_user(info, owner, extra_protect)
-    belongs = owner.container is not None or bool(unit_active)
-    return Classification(vllm, vllm and not belongs, reason is not None, reason)
+    keeper = kept_by(owner, family)
+    reason = protected_reason(info, owner, own_pids) or keeper or protected_by_user(info, owner, extra_protect)
+    belongs = owner.container is not None or bool(unit_active) or keeper is not None
+    return Classification(vllm, vllm and not belongs, reason is not None, reason, keeper)
+
+
+def kept_by(owner: CgroupOwner, family: Sequence[ProcessInfo]) -> Optional[str]:
+    """Which scheduler or container runtime answers for a process although no cgroup of its own tells so; None for none.
+
+    Told by the unit, also where that is down: its jobs live on while it is started anew. Else by the programs above it, but for pid 1:
+    from inside a container everything is below the container's own.
+    """
+    against = None if owner.unit is None else host_unit_reason(owner.unit)
+    if against in (SCHEDULED_JOBS, CONTAINERS):
+        return "it belongs to %s: %s" % (owner.unit, against)
+    for elder in family:
+        reason = _program_reason(elder) if elder.pid > 1 else None
+        if reason in KEEPERS:
+            return "it runs below %s (pid %d: %s); %s" % (elder.comm, elder.pid, reason, KEEPERS[reason])
+    return None
 
 
 def vllm_reason(info: ProcessInfo, owner: CgroupOwner, family: Sequence[ProcessInfo] = ()) -> Optional[str]:
@@ -174,12 +199,21 @@ def protected_reason(info: ProcessInfo, owner: CgroupOwner, own_pids: AbstractSe
         return "it runs this task"
     if info.pid == 2 or (info.ppid == 2 and not info.cmdline):
         return "kernel thread"
+    reason = _program_reason(info)
+    if reason is not None:
+        return reason
+    if owner.container is not None and owner.runtime in SCHEDULERS:
+        return job_label(owner.runtime, owner.container)
+    if owner.container is not None:
+        return "container %s (%s)" % (owner.container[:12] if len(owner.container) == 64 else owner.container, owner.runtime)
+    return None
+
+
+def _program_reason(info: ProcessInfo) -> Optional[str]:
     names, installed = names_of(info), installed_names(info)
     for rule in PROTECTED_RULES:
         if rule.matches(installed if rule.field == "installed" else names):
             return rule.reason
-    if owner.container is not None:
-        return "container %s (%s)" % (owner.container[:12] if len(owner.container) == 64 else owner.container, owner.runtime)
     return None
 
 

@@ -45,8 +45,8 @@ class CgroupOwner:
     """Who started a process, read from its cgroup.
 
     ``unit`` is the systemd unit that answers for it: a service (or scope) of the system manager, or of a user's manager when
-    ``user_unit`` is true (``uid`` then says whose). ``container`` is the container's id or machine name, ``runtime`` what runs it.
-    ``session`` is the login session's id.
+    ``user_unit`` is true (``uid`` then says whose). ``container`` is the id or name of the container, machine or scheduler's job,
+    ``runtime`` what runs it. ``session`` is the login session's id.
     """
 
     unit: Optional[str] = None
@@ -61,9 +61,14 @@ class CgroupOwner:
 
 @dataclass(frozen=True)
 class Classification:
-    """What the rules make of a process; ``protected_by`` names the rule's reason."""
+    """What the rules make of a process.
+
+    ``protected_by`` names the rule's reason; ``kept_by`` says which scheduler or container runtime answers for it although no cgroup
+    of its own tells so.
+    """
 
     vllm: bool
     orphan: bool
     protected: bool
     protected_by: Optional[str]
+    kept_by: Optional[str] = None

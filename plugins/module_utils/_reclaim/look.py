@@ -13,6 +13,7 @@ from .._gpu.reader import GpuReader
 from .._gpu.select import resolve
 from .._gpu.types import Gpu, GpuProcess, Snapshot
 from .._process.cgroup import owner_of
+from .._process.jobs import SCHEDULERS, job_command
 from .._process.procfs import ancestors, cgroup_text, has_account, read_process
 from .._process.rules import host_unit_reason
 from .._process.types import CgroupOwner
@@ -32,7 +33,6 @@ _STOP_COMMANDS = {
     "lxc": "lxc-stop -n %s",
     "systemd-nspawn": "machinectl poweroff %s",
     "libvirt": "virsh shutdown %s",
-    "slurm": "scancel %s",
 }
 
 
@@ -135,6 +135,8 @@ def _holder(
         start_time=process.start_time if info is None else info.start_time,
         info=info,
         stop_command=_stop_command(owner),
+        runtime=owner.runtime,
+        kept_by=process.kept_by,
     )
 
 
@@ -147,12 +149,12 @@ def _unit_key(owner: CgroupOwner) -> Optional[UnitKey]:
 def _stop_command(owner: CgroupOwner) -> Optional[str]:
     if owner.container is None:
         return None
-    # A unit of the host's own runs more than this one: Slurm's daemon every job of the node, a runtime's every container.
-    shared = owner.runtime == "slurm" or (owner.unit is not None and host_unit_reason(owner.unit) is not None)
+    # A unit of the host's own runs more than this one: a scheduler's daemon every job of the node, a runtime's every container.
+    if owner.runtime in SCHEDULERS:
+        return job_command(owner.runtime, owner.container)
+    shared = owner.unit is not None and host_unit_reason(owner.unit) is not None
     if owner.unit is not None and not owner.user_unit and not shared:
         return "systemctl stop %s" % owner.unit
     name = owner.container[:12] if len(owner.container) == 64 else owner.container
-    if owner.runtime == "slurm":
-        name = name.rpartition("_")[2]  # job_42
     command = _STOP_COMMANDS.get(owner.runtime or "")
     return None if command is None else command.replace("%s", name)

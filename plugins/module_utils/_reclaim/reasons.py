@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Optional
 
+from .._process.jobs import SCHEDULERS, job_label
 from .._process.rules import CONTAINERS, SCHEDULED_JOBS
 from .proof import held_mib
 from .request import ReclaimRequest
@@ -15,7 +15,6 @@ from .types import Holder, Skip, View
 
 # A start time (seconds since the epoch) went through JSON and back; clock ticks are 0.01 s.
 _START_TOLERANCE_S = 0.011
-_SLURM_JOB = re.compile(r"job_[0-9]+$")
 NO_SUCH_UNIT = "there is no such unit on this host"
 NO_SUCH_USER = "`users` names it, but this host has neither such an account nor a process of that name on a GPU"
 
@@ -72,8 +71,8 @@ def in_container(holder: Holder) -> Optional[str]:
     if holder.container is None:
         return None
     command = "" if holder.stop_command is None else "; to end it: %s" % holder.stop_command
-    if _SLURM_JOB.match(holder.container):
-        return "it belongs to Slurm's job %s%s" % (holder.container.rpartition("_")[2], command)
+    if holder.runtime in SCHEDULERS:
+        return "it belongs to %s%s" % (job_label(holder.runtime, holder.container), command or "; end the job through its scheduler")
     name = holder.container[:12] if len(holder.container) == 64 else holder.container  # as its runtime shows it
     return "it runs in container %s, which may start it again%s" % (name, command)
 
@@ -85,7 +84,7 @@ def _anothers(view: View, holder: Holder) -> Optional[str]:
     """
     unit = view.unit_of(holder)
     if unit is None or unit.host_unit not in (SCHEDULED_JOBS, CONTAINERS) or holder.pid == unit.main_pid:
-        return None
+        return holder.kept_by
     what = "the job through its scheduler" if unit.host_unit == SCHEDULED_JOBS else "it through its runtime"
     return "its unit %s must not be touched: %s; end %s" % (unit.label, unit.host_unit, what)
 

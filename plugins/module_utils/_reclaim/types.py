@@ -23,7 +23,8 @@ class Holder:
     ``gpus`` are driver indices. ``used_mib`` maps those on which the driver lists it to MiB, None where the driver does not say
     how much; on the others it only has the device node open. ``state`` is running, zombie, gone or not_visible. ``protected_by``
     is None for a process that may be signalled. A container is told apart from that in ``container``; ``stop_command`` is how
-    it is stopped. ``info`` is the process as /proc shows it, None where it shows none.
+    it is stopped, ``runtime`` what runs it. ``kept_by`` says which scheduler or runtime answers for it without a container of its own.
+    ``info`` is the process as /proc shows it, None where it shows none.
     """
 
     pid: int
@@ -41,6 +42,8 @@ class Holder:
     start_time: Optional[float]
     info: Optional[ProcessInfo]
     stop_command: Optional[str] = None
+    runtime: Optional[str] = None
+    kept_by: Optional[str] = None
 
     @property
     def identity(self) -> Tuple[int, int]:

@@ -261,6 +261,16 @@ def test_who_belongs_is_asked_for() -> None:
         assert (process.vllm, process.orphan) == (True, orphan)
 
 
+def test_a_job_of_a_scheduler_is_no_orphan_and_says_who_keeps_it() -> None:
+    starter = info(40, ppid=1, comm="condor_starter", argv=("condor_starter",), exe="/usr/sbin/condor_starter")
+    worker = info(4711, ppid=40, comm="VLLM::Worker_TP", cmdline="VLLM::Worker_TP0")
+    (process,) = one(gpu(processes=[entry(4711)]), world(worker, starter)).processes
+    assert (process.vllm, process.orphan, process.protected) == (True, False, True)
+    assert process.kept_by is not None and "condor_starter (pid 40" in process.kept_by
+    (process,) = one(gpu(processes=[entry(4711)]), world(worker)).processes
+    assert process.orphan and process.kept_by is None
+
+
 BYTES = st.one_of(st.just(2**64 - 1), st.integers(0, 2**63), st.integers(0, 200_000).map(lambda mib: mib * MIB), st.just(0))
 MEMORY = st.one_of(
     st.none(),

@@ -280,6 +280,23 @@ def test_what_a_daemon_of_the_host_launched_is_signalled_the_daemon_is_not() -> 
 
 
 @pytest.mark.parametrize("scope", ["orphans", "all"])
+def test_a_job_is_left_alone_and_named_whatever_tells_it(scope: str) -> None:
+    kept = orphan(11, orphan=False, kept_by="it runs below condor_starter (pid 40: job scheduler); end the job through that")
+    for job, words in (
+        (kept, "it runs below condor_starter (pid 40: job scheduler); end the job through that"),
+        (holder(11, container="job.12.4711.1", runtime="lsf", stop_command="bkill '12'"),
+         "it belongs to LSF's job 12; to end it: bkill '12'"),
+        (holder(11, container="x@gpu01", runtime="htcondor"), "it belongs to HTCondor's job x@gpu01; end the job through its scheduler"),
+    ):
+        made = plan(view([job]), scope=scope)
+        assert only_reason(made) == words and made.skips[0].rightful
+    # Its unit is left running for it; one that is named is stopped, as one with a container in it is.
+    inside = view([in_unit(11, kept_by=kept.kept_by), in_unit(12)], [unit(KIMI)])
+    assert plan(inside, scope="all").empty
+    assert ended(plan(inside, scope="services", services=(KIMI,))) == ([KIMI], [], [])
+
+
+@pytest.mark.parametrize("scope", ["orphans", "all"])
 @pytest.mark.parametrize("inactive", [False, True])
 @pytest.mark.parametrize("name", [
     "slurmd.service", "pbs.service", "condor.service", "lsfd.service", "sgeexecd.service", "nomad.service", "kubelet.service",

@@ -234,6 +234,9 @@ def test_a_transient_unit_that_is_gone_since_it_was_stopped_is_not_called_missin
         ("system.slice/gpu01_slurmstepd.scope/job_42/step_0/user/task_0", "it belongs to Slurm's job 42; to end it: scancel 42"),
         ("system.slice/slurmstepd.scope/job_42/step_0", "it belongs to Slurm's job 42; to end it: scancel 42"),
         ("slurm/uid_1000/job_77/step_0", "it belongs to Slurm's job 77; to end it: scancel 77"),
+        ("htcondor/condor_var_lib_condor_execute_slot1_1@gpu01", "slot1_1@gpu01; end the job through its scheduler"),
+        ("nomad.slice/share.slice/1f2e3d4c-aaaa-bbbb-cccc-0123456789ab.serve.scope", "to end it: nomad alloc stop 1f2e3d4c-aaaa"),
+        ("lsf/cluster1/job.1234.4711.1690000000", "it belongs to LSF's job 1234; to end it: bkill '1234'"),
         ("system.slice/containerd.service/kubepods-podab.slice:cri-containerd:" + "ab" * 32, "to end it: nerdctl stop abababababab "),
         ("system.slice/llm.service/libpod-payload-" + "ab" * 32, "to end it: systemctl stop llm.service"),
     ],
@@ -246,6 +249,15 @@ def test_what_ends_a_job_or_a_container_ends_no_neighbour(machine: Machine, path
     result = do(machine, scope="all", accept="in_use")
     assert not result.changed and words in result.left_alone[0].reason
     assert "systemctl stop" not in result.left_alone[0].reason or "llm" in path
+
+
+@pytest.mark.parametrize("scope", ["orphans", "all"])
+def test_what_runs_below_a_scheduler_is_left_alone(machine: Machine, scope: str) -> None:
+    """A job whose cgroup says nothing: the reading of the driver says who keeps it."""
+    pid = machine.spawn(vllm=True, kept_by="it runs below condor_starter (pid 40: job scheduler); end the job through that")
+    result = do(machine, scope=scope, accept="in_use")
+    assert not result.changed and machine.alive(pid)
+    assert [each.reason for each in result.left_alone] == ["it runs below condor_starter (pid 40: job scheduler); end the job through that"]
 
 
 def test_a_wedged_unit_is_killed_as_a_whole(machine: Machine) -> None:
