@@ -30,7 +30,7 @@ LEFT_OUT = ("index.rst", "environment_variables.rst")
 def playbook_page(name: str, text: str) -> str:
     """The page of one playbook from the comment at its head, whose paragraphs are prose, a command, or a list of variables."""
     head = [line[1:].removeprefix(" ") for line in text.split("\n- ", 1)[0].splitlines() if line.startswith("#")]
-    page = ["# gpufleet.vllm.%s playbook" % name]
+    page = ["# %s playbook" % name, "In full `gpufleet.vllm.%s`." % name]
     for paragraph in "\n".join(head).split("\n\n"):
         lines = paragraph.splitlines()
         if all(line.startswith("  ") for line in lines):
@@ -62,6 +62,14 @@ def assemble(copy: Path) -> None:
         (REFERENCE / ("%s_playbook.md" % path.stem)).write_text(playbook_page(path.stem, path.read_text("utf-8")), "utf-8")
 
 
+def tidy(text: str) -> str:
+    """A page of antsibull-docs for this site: a title that fits a list of pages, and no contents beside those that the theme shows."""
+    title = re.search(r"^gpufleet\.vllm\.(\w+ \w+) -- .*\n\++\n", text, re.M)
+    if title:
+        text = text.replace(title[0], "%s\n%s\n" % (title[1], "+" * len(title[1])), 1)
+    return re.sub(r"^\.\. contents::\n(?:   :\w+:.*\n)*", "", text, flags=re.M)
+
+
 def checks(copy: Path) -> List[Check]:
     """Write the reference, then the pages."""
     env = {"ANSIBLE_COLLECTIONS_PATH": str(copy.parent.parent.parent), "ANSIBLE_HOME": str(tree.cache() / "home")}
@@ -79,6 +87,12 @@ def checks(copy: Path) -> List[Check]:
     ]  # fmt: skip
 
 
+def spoilt(pages: Path) -> List[str]:
+    """The pages on which something went wrong that no warning was given for."""
+    wrong = re.compile(r'class="system-message|in Furo-based documentation is unnecessary')
+    return sorted(str(path.relative_to(pages)) for path in pages.rglob("*.html") if wrong.search(path.read_text("utf-8")))
+
+
 def main() -> int:
     """Entry point."""
     missing = [name for name in tree.untracked_files() if name.startswith(("docs/", "plugins/", "roles/", "playbooks/"))]
@@ -90,7 +104,12 @@ def main() -> int:
         passed = run(reference)
         for name in LEFT_OUT:
             (REFERENCE / name).unlink(missing_ok=True)
+        for path in REFERENCE.glob("*.rst"):
+            path.write_text(tidy(path.read_text("utf-8")), "utf-8")
         done = [passed, passed and run(pages)]
+    for name in spoilt(PAGES):
+        print("  %s shows a message of Sphinx or of the theme in place of its content" % name)
+        done[1] = False
     if all(done):
         print("Open %s" % os.path.relpath(PAGES / "index.html"))
     print("%d passed, %d failed" % (done.count(True), done.count(False)))
