@@ -327,7 +327,8 @@ def main() -> None:
     if result.pop("failed", False):
         # These two are there in any case: whoever reads a failure can tell it from one that never came from here.
         module.fail_json(**{"actions": [], "put_back": None, **result})
-    module.exit_json(**result)
+    # Ansible takes an exit status that is not 0, or not there, for a failure unless something else is said.
+    module.exit_json(failed=False, **result)
 
 
 if __name__ == "__main__":
