@@ -91,7 +91,8 @@ options:
   timeout:
     description:
       - Seconds that the whole call may take. Nothing is stopped, signalled or reset once they are over.
-      - A single call of the driver may take a quarter of it (3 to 60 seconds, but at most half). A GPU that does not answer in that time
+      - A single call of the driver may take a quarter of it (3 to 60 seconds, but at most half), and a look at all GPUs, of which some
+        hang, three times that, or 5 seconds more than that where it is short. A GPU that does not answer in that time
         is not asked again, so that one that hangs fails the call only where it is selected. Calls that hang at the very end, and
         processes and units that are being killed then, can make it up to 10 seconds and a quarter longer.
     type: float

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import re
+import math
 import time
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple, cast
 
 from . import host, raw
 from .child import start_child, takes_nvml
+from .limits import IMPATIENT_S, reading_limit
 from .worker import Worker, WorkerGone
 
 if TYPE_CHECKING:
@@ -18,26 +19,17 @@ if TYPE_CHECKING:
     from .._process.inspect import Inspection
     from .smi import SmiCollector
 
-# Once a call has hung, how long the others may take, besides several times the slowest that came back: a healthy driver answers
-# within milliseconds, or, without persistence mode, within seconds.
-IMPATIENT_S = 5.0
-_TIMES_SLOWEST = 4
-# Each further call that hangs shortens that to a quarter, down to this: that GPUs hang one after the other must not cost them all.
-_LEAST_PATIENCE_S = 0.25
-# After so many times the whole of that patience, one more call that is lost stands for all GPUs, and one more of a GPU for all of it.
-_TIMES_PATIENCE = 3
-# A GPU of which so many calls were lost is not asked anything more.
-_LOSSES_OF_A_GPU = 3
+# What is asked of all GPUs at once has this part of a reading's time; the rest of it is left for asking one by one.
+_WHOLE = 2.0 / 3.0
 
 _IN_CONTAINER = (
     "; in a container this comes of a `systemctl daemon-reload` on its host, which takes the GPUs away: restart the container"
 )
-_STEP = r"(?P<function>nvml\w+)(?: on GPU (?P<index>\d+))?$"
-_Skip = Tuple[Optional[str], Optional[int], int]
 
 
 class Driver:
-    """The driver of this host through one of the backends. ``timeout`` is the limit of every single call, in seconds.
+    """The driver of this host through one of the backends. ``timeout`` is the limit of every single call, in seconds; a reading as a
+    whole takes at most limits.reading_limit() of it, and at most a second more for what does not let itself be ended.
 
     Owns the child process in which whatever may never return is done: the calls of NVML, and looks into other processes.
     """
@@ -76,7 +68,7 @@ class Driver:
             self._worker = None
 
     def look(self, pids: Iterable[int], holders: Mapping[int, FrozenSet[str]], untitled: FrozenSet[int]) -> Inspection:
-        """Look at processes (see _process/inspect.py). Raises WorkerGone."""
+        """Look at processes (see _process/inspect.py), each of them for no more than a few seconds. Raises WorkerGone."""
         request = ("inspect", sorted(pids), dict(holders), untitled)
         return cast("Inspection", self._ask(request, min(self._timeout, IMPATIENT_S)))
 
@@ -86,23 +78,27 @@ class Driver:
         processes: bool,
         depth: int,
         meanwhile: Optional[Callable[[], None]] = None,
+        within: float = math.inf,
     ) -> raw.RawReading:
-        """One reading; arguments as for the backends. ``meanwhile`` is called while the driver is being asked."""
+        """One reading; arguments as for the backends. ``meanwhile`` is called while the driver is being asked; ``within`` are the
+        seconds that the caller has left, if that is less than a reading may take."""
+        begin = time.monotonic()
+        end = begin + min(within, reading_limit(self._timeout))
         if not self._use_nvml and meanwhile is not None:
             meanwhile()
         if self._use_nvml:
-            reading = self._read_nvml(only, processes, depth, meanwhile)
+            reading = self._read_nvml(only, processes, depth, meanwhile, begin, end)
             failure = reading.failure
             if failure is None or not self._may_fall_back or failure.reason not in ("error", "library_missing"):
                 return self._explain(reading)
-            other = self._read_smi(only, processes, depth)
+            other = self._read_smi(only, processes, depth, end)
             if other.failure is not None:
                 return self._explain(reading)
             self._use_nvml = False
             self._notes = ("read through nvidia-smi: %s" % failure.detail,)
             reading = other
         else:
-            reading = self._read_smi(only, processes, depth)
+            reading = self._read_smi(only, processes, depth, end)
         reading.notes = self._notes + reading.notes
         return self._explain(reading)
 
@@ -124,87 +120,72 @@ class Driver:
             reading.failure = raw.Failure(failure.reason, failure.detail + _IN_CONTAINER)
         return reading
 
-    def _read_smi(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
+    def _read_smi(self, only: Optional[FrozenSet[int]], processes: bool, depth: int, end: float) -> raw.RawReading:
         if self._smi is None:
             # not at the top: where NVML works, nothing of this need be loaded
             from .._core.runner import Runner
             from .smi import SmiCollector
 
             self._smi = SmiCollector(self._runner or Runner(), self._timeout, self._proc)
-        return self._smi.read(only, processes, depth)
+        return self._smi.read(only, processes, depth, end)
 
     def _read_nvml(
-        self, only: Optional[FrozenSet[int]], processes: bool, depth: int, meanwhile: Optional[Callable[[], None]]
+        self, only: Optional[FrozenSet[int]], processes: bool, depth: int, meanwhile: Optional[Callable[[], None]], begin: float, end: float
     ) -> raw.RawReading:
-        losses = _Losses(self._timeout)
-        notes: List[str] = []
-        while True:
-            try:
-                reading = cast(raw.RawReading, self._ask(("nvml", only, processes, depth, losses.skips), losses.patience, meanwhile))
-            except WorkerGone as gone:
-                meanwhile = None
-                notes.append(gone.detail)
-                if not losses.add(gone):
-                    reason = "driver_hung" if gone.hung else "error"
-                    return raw.RawReading("nvml", raw.Failure(reason, "NVML: %s" % "; ".join(notes)))
-                continue
-            reading.notes += tuple(notes)
-            if reading.failure is not None:
-                self.close()  # the library keeps what it learnt at its first start: begin afresh next time
-            return reading
-
-    def _ask(self, request: object, timeout: float, meanwhile: Optional[Callable[[], None]] = None) -> object:
-        if self._worker is None:
-            self._worker = start_child(self._proc, self._dev, self._use_nvml)
+        """All at once; where a call does not return, GPU by GPU (see apart.py)."""
         try:
-            answer: object = self._worker.ask(request, timeout, meanwhile)
-        except WorkerGone:
-            from .._process.procfs import start_ticks
+            request = ("nvml", only, processes, depth, ())
+            reading = cast(raw.RawReading, self._ask(request, self._timeout, meanwhile, begin + _WHOLE * (end - begin)))
+        except WorkerGone as gone:
+            reading = self._apart(gone, only, processes, depth, begin, end)
+        if reading.failure is not None:
+            self.close()  # the library keeps what it learnt at its first start: begin afresh next time
+        return reading
 
-            ticks = start_ticks(self._worker.pid, self._proc)
-            if ticks is not None:
-                self._lost[self._worker.pid] = ticks
+    def _apart(
+        self, gone: WorkerGone, only: Optional[FrozenSet[int]], processes: bool, depth: int, begin: float, end: float
+    ) -> raw.RawReading:
+        from .apart import Apart, loss_of  # only where something failed, which is rare
+
+        notes = [gone.detail]
+        lost = loss_of(gone)
+        if lost is not None or gone.late:
+            # how many there are, from a child that asks none of them; while it lives the driver stays awake for the others
+            try:
+                reading = cast(raw.RawReading, self._ask(("nvml", frozenset(), False, depth, ()), self._timeout, None, end))
+            except WorkerGone as again:
+                gone = again
+                notes.append(again.detail)
+            else:
+                if reading.failure is None:
+                    indices = [index for index in range(reading.count or 0) if only is None or index in only]
+                    apart = Apart(self._timeout, begin, end, gone.slowest, self._start, self._bury)
+                    reading.gpus = apart.read(indices, processes, depth, lost)
+                    notes += apart.notes
+                reading.notes += tuple(notes)
+                return reading
+        return raw.RawReading("nvml", raw.Failure("driver_hung" if gone.hung else "error", "NVML: %s" % "; ".join(notes)))
+
+    def _start(self) -> Worker:
+        return start_child(self._proc, self._dev, self._use_nvml)
+
+    def _bury(self, worker: Worker) -> None:
+        """Remember a child that was lost, for as long as it does not end."""
+        from .._process.procfs import start_ticks
+
+        ticks = start_ticks(worker.pid, self._proc)
+        if ticks is not None:
+            self._lost[worker.pid] = ticks
+
+    def _ask(
+        self, request: object, timeout: float, meanwhile: Optional[Callable[[], None]] = None, until: float = math.inf
+    ) -> object:
+        if self._worker is None:
+            self._worker = self._start()
+        try:
+            answer: object = self._worker.ask(request, timeout, meanwhile, until)
+        except WorkerGone:
+            self._bury(self._worker)
             self._worker = None
             raise
         return answer
-
-
-class _Losses:
-    """The calls of one reading that did not return, and what follows from them: what is not asked again, and how long the next
-    call may take. A call is lost for one GPU, because the others may be well; only when that has taken too long, for all."""
-
-    def __init__(self, timeout: float) -> None:
-        self.skips: List[_Skip] = []
-        self._timeout = timeout
-        self._hung = 0
-        self._slowest = 0.0
-        self._since: Optional[float] = None
-
-    @property
-    def patience(self) -> float:
-        """Seconds that the next call may take. Once something hung, the rest is asked with less of it."""
-        if not self.skips:
-            return self._timeout
-        shorter = IMPATIENT_S / 4.0 ** max(0, self._hung - 1)
-        return min(self._timeout, round(max(_LEAST_PATIENCE_S, shorter) + _TIMES_SLOWEST * self._slowest, 2))
-
-    def add(self, gone: WorkerGone) -> bool:
-        """Note a call that did not return as one not to make again; False when nothing can be read without it."""
-        match = re.match(_STEP, gone.step)
-        if match is None or match.group("index") is None:
-            return False
-        function, index = match.group("function"), int(match.group("index"))
-        code = raw.HUNG if gone.hung else raw.CRASHED
-        self._hung += gone.hung
-        self._slowest = max(self._slowest, gone.slowest)
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        late = now - self._since > _TIMES_PATIENCE * (IMPATIENT_S + _TIMES_SLOWEST * self._slowest)
-        of_gpu = sum(gpu == index for _name, gpu, _code in self.skips)
-        if late and any(name == function for name, _gpu, _code in self.skips):
-            self.skips.append((function, None, code))
-        elif of_gpu + 1 >= (2 if late else _LOSSES_OF_A_GPU):
-            self.skips.append((None, index, code))
-        else:
-            self.skips.append((function, index, code))
-        return True

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from types import TracebackType
@@ -29,7 +30,10 @@ _NO_MINOR = "who holds a GPU without being listed can't be seen where the number
 
 
 class GpuReader:
-    """The port. Tests put their own in its place."""
+    """The port. Tests put their own in its place. ``within`` says at the start of each reading how many seconds its caller has left,
+    where that may be less than a reading takes at most."""
+
+    within: Optional[Callable[[], float]] = None
 
     def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
         """Read the driver now. ``gpus`` selects (see select.py) and leaves the others untouched; without ``processes`` the
@@ -65,7 +69,8 @@ def open_reader(
     quick: bool = False,
     child: Optional[Worker] = None,
 ) -> GpuReader:
-    """A reader of this host. ``timeout`` is the limit of every single driver call, in seconds, at most a day.
+    """A reader of this host. ``timeout`` is the limit of every single driver call, in seconds, at most a day; that of a reading as a
+    whole, however many GPUs hang and however long the library takes to start, follows from it (limits.reading_limit()).
 
     ``auto`` takes NVML where the ``pynvml`` package is installed, else nvidia-smi; ``nvml`` needs the driver's library only.
     ``unit_state`` answers a unit's ActiveState; by default systemctl is asked, and only when a vLLM process was seen.
@@ -170,7 +175,8 @@ class _HostReader(GpuReader):
         depth: int,
         meanwhile: Optional[Callable[[], None]] = None,
     ) -> raw.RawReading:
-        reading = self._driver.read(only, processes, depth, meanwhile)
+        within = math.inf if self.within is None else self.within()
+        reading = self._driver.read(only, processes, depth, meanwhile, within)
         _fill_addresses(reading, self._pci_gpus(), self._places.proc)
         return reading
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from typing import FrozenSet, Optional, Set
 
 from .._core.runner import Runner
 from . import raw
+from .limits import reading_limit
 from .smi_command import Command
 from .smi_details import add_details
 from .smi_memory import MemoryReader
@@ -29,14 +31,16 @@ class SmiCollector:
         self._refused: Set[str] = set()
         self._cuda_version: Optional[str] = None
 
-    def read(self, only: Optional[FrozenSet[int]], processes: bool, depth: int) -> raw.RawReading:
-        """One reading; arguments as for the NVML backend."""
+    def read(self, only: Optional[FrozenSet[int]], processes: bool, depth: int, end: Optional[float] = None) -> raw.RawReading:
+        """One reading; arguments as for the NVML backend. ``end`` (monotonic): when it has to be over, by default limits.reading_limit()
+        from now; a command that is killed then may take a second more."""
+        end = time.monotonic() + reading_limit(self._timeout) if end is None else end
         reading = raw.RawReading(backend="nvidia_smi")
         binary = find_smi()
         if binary is None:
             reading.failure = raw.Failure("library_missing", "nvidia-smi was not found on this host", absent=True)
             return reading
-        command = Command(self._runner, binary, self._timeout)
+        command = Command(self._runner, binary, self._timeout, end)
         rows, reading.count, reading.failure, reading.notes = MemoryReader(command, self._refused, depth, self._proc_root).read(only)
         if reading.failure is not None:
             return reading

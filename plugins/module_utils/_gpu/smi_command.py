@@ -10,40 +10,41 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Dict, FrozenSet, Optional, Sequence, TypeVar
 
 from .._core.runner import Completed, Runner
+from .limits import IMPATIENT_S, TIMES_SLOWEST
 from .smi_text import REQUIRED_FIELDS, failure_code
 
 T = TypeVar("T")
 
 # Exit statuses: a selection that is none; no GPU (of this selection).
 BAD_ARGUMENT, NO_DEVICES = 2, 6
-# Once something hung, how long the next may take, besides several times the slowest that came back (as for NVML).
-_IMPATIENT_S = 5.0
-_TIMES_SLOWEST = 4
-# After so many time-outs a reading has had its time. What it still tries instead of what hung gets this part of one.
-_WHOLE = 2.5
-_LAST_PART = 0.5
+# What a reading still tries instead of what hung gets at least this part of a time-out, as long as the reading has time.
+_LEAST_PART = 0.5
 # So many run at once: each may take its whole time.
 _AT_ONCE = 8
 
 
 class Command:
-    """nvidia-smi during one reading: a call has ``timeout`` seconds, and what is tried after one that hung has what is left of a few."""
+    """nvidia-smi during one reading: a call has ``timeout`` seconds, what is tried after one that hung is waited for with less patience,
+    and at ``end`` (monotonic) all are over: nothing begins any more, and counts as hung."""
 
-    def __init__(self, runner: Runner, binary: str, timeout: float) -> None:
+    def __init__(self, runner: Runner, binary: str, timeout: float, end: float) -> None:
         self._runner = runner
         self._binary = binary
         self._timeout = timeout
         self._slowest = 0.0
-        self._end = time.monotonic() + _WHOLE * timeout
+        self._end = end
 
     def run(self, arguments: Sequence[str], only: Optional[FrozenSet[int]] = None, again: bool = False) -> Completed:
         """Run it for these GPUs. ``again``: something hung before, and this is what is tried instead."""
         started = time.monotonic()
         patience = self._timeout
         if again:
-            patience = min(patience, self._end - started, _IMPATIENT_S + _TIMES_SLOWEST * self._slowest)
-            patience = max(patience, self._timeout * _LAST_PART)
-        done = self._runner.run([self._binary, *arguments, *_selection(only)], timeout=patience)
+            patience = min(patience, max(self._timeout * _LEAST_PART, IMPATIENT_S + TIMES_SLOWEST * self._slowest))
+        patience = min(patience, self._end - started)
+        argv = [self._binary, *arguments, *_selection(only)]
+        if patience <= 0:
+            return Completed(tuple(argv), None, "", "", timed_out=True)
+        done = self._runner.run(argv, timeout=patience)
         if not done.timed_out:
             self._slowest = max(self._slowest, time.monotonic() - started)
         return done

@@ -3,15 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A child process that makes calls which may never return, and a parent that never waits longer than it said.
 
-The child notes in shared memory what it is about to do and when. The parent waits for the answer until the current call,
-not the whole request, has taken ``timeout`` seconds; then it kills the child and, when even SIGKILL does not help (a
-call stuck in the kernel), leaves it behind.
+The child notes in shared memory what it is about to do and when: a step, "what" or "what on WHICH". The parent waits for the answer
+until the current step, not the whole request, has taken ``timeout`` seconds, or the whole has taken its time; then it kills the child
+and, when even SIGKILL does not help (a call stuck in the kernel), leaves it behind.
 """
 
 from __future__ import annotations
 
 import fcntl
 import gc
+import math
 import mmap
 import os
 import select
@@ -30,11 +31,13 @@ except ImportError:  # a Python without it
 from .._process.readers import take_reader_name
 
 _STEP_SIZE = 256
-# When the current step began, how long the slowest before it took, the length of the text that follows.
+# When the current step began, how long the slowest "on WHICH" before it took, the length of the text that follows.
 _STEP_HEADER = struct.Struct("=ddH")
 _LENGTH = struct.Struct("=Q")
-# How long a killed child may take to be reaped before it is given up.
+_WHICH = " on "
+# How long a killed child may take to be reaped before it is given up; where there is no time left for that, still so long.
 _REAP_S = 0.5
+_LEAST_REAP_S = 0.05
 # poll() counts milliseconds in 32 bits; after so long it is asked again.
 _LONGEST_POLL_S = 86400.0
 
@@ -44,14 +47,15 @@ Handler = Callable[[Any], Any]
 
 class WorkerGone(Exception):
     """The child gave no answer: it hung (``hung``), or died. ``step`` is what it was doing; ``slowest`` how many seconds the
-    slowest step took that came to its end."""
+    slowest step "on WHICH" took that came to its end. ``late``: the whole time was over, and the step itself is not to blame."""
 
-    def __init__(self, step: str, hung: bool, detail: str, slowest: float = 0.0) -> None:
+    def __init__(self, step: str, hung: bool, detail: str, slowest: float = 0.0, late: bool = False) -> None:
         super().__init__(detail)
         self.step = step
         self.hung = hung
         self.detail = detail
         self.slowest = slowest
+        self.late = late
 
 
 class Worker:
@@ -74,24 +78,36 @@ class Worker:
         """The child's pid."""
         return self._pid
 
-    def ask(self, request: Any, timeout: float, meanwhile: Optional[Callable[[], None]] = None) -> Any:
-        """The answer to a request; ``meanwhile`` is called while the child works on it.
+    def ask(
+        self, request: Any, timeout: float, meanwhile: Optional[Callable[[], None]] = None, until: float = math.inf
+    ) -> Any:
+        """The answer to a request; ``meanwhile`` is called while the child works on it. Raises as :meth:`finish` does."""
+        self.begin(request)
+        if meanwhile is not None:
+            meanwhile()
+        return self.finish(timeout, until)
 
-        Raises WorkerGone when a step takes longer than ``timeout`` seconds or the child dies (the worker is closed then),
-        RuntimeError with the child's traceback when the handler raised.
-        """
+    def begin(self, *requests: Any) -> None:
+        """Hand the child its work, one request after the other; each answer is to be fetched with :meth:`finish`."""
         if not self._alive:
             raise WorkerGone("", False, "the reading process has ended")
         self._steps[: _STEP_HEADER.size] = _STEP_HEADER.pack(time.monotonic(), 0.0, 0)
-        payload = dumps(request)
+        payloads = map(dumps, requests)
         try:
-            os.write(self._requests, _LENGTH.pack(len(payload)) + payload)
+            os.write(self._requests, b"".join(_LENGTH.pack(len(payload)) + payload for payload in payloads))
         except BrokenPipeError:
-            raise self._died() from None
-        if meanwhile is not None:
-            meanwhile()
-        header = self._receive(_LENGTH.size, timeout)
-        success, value = loads(self._receive(_LENGTH.unpack(header)[0], timeout))
+            pass  # it is dead, which whoever waits for its answer is told
+
+    def finish(self, timeout: float, until: float = math.inf, on_which: Optional[float] = None) -> Any:
+        """The answer to the next request of those that were begun.
+
+        Raises WorkerGone when a step takes longer than ``timeout`` seconds (one "on WHICH" longer than ``on_which``), when it is
+        ``until`` (monotonic) and the child still at work, or when the child dies (the worker is closed then); RuntimeError with
+        the child's traceback when the handler raised.
+        """
+        limits = timeout, timeout if on_which is None else on_which, until
+        header = self._receive(_LENGTH.size, limits)
+        success, value = loads(self._receive(_LENGTH.unpack(header)[0], limits))
         if not success:
             raise RuntimeError("The reading process failed:\n%s" % value)
         return value
@@ -101,22 +117,31 @@ class Worker:
         if self._alive:
             self._stop()
 
-    def _receive(self, size: int, timeout: float) -> bytes:
+    def _receive(self, size: int, limits: Tuple[float, float, float]) -> bytes:
         parts = b""
+        heard = -math.inf  # while it writes a long answer, no step begins
         poller = select.poll()
         poller.register(self._answers, select.POLLIN)
         while len(parts) < size:
             started, slowest, step = self._step()
-            left = started + timeout - time.monotonic()
-            if not poller.poll(max(0, int(min(left, _LONGEST_POLL_S) * 1000) + 1)):
-                if left > 0 or self._step()[0] != started:
+            limit, until = limits[_WHICH in step], limits[2]
+            due = max(started, heard) + limit
+            left = min(due, until) - time.monotonic()
+            # the next step may have a shorter limit than this one
+            pause = min(left, limits[0], limits[1], _LONGEST_POLL_S)
+            if not poller.poll(max(0, int(pause * 1000) + 1)):
+                now = time.monotonic()
+                if now < until and (now < due or self._step()[0] != started):
                     continue  # the step may have moved on meanwhile: look again
-                self._stop()
-                raise WorkerGone(step, True, "%s did not answer within %g s" % (step or "the driver", timeout), slowest)
+                self._stop(max(_LEAST_REAP_S, min(_REAP_S, until - now)))
+                late = now < due
+                within = "before the reading's time was over" if late else "within %g s" % round(limit, 2)
+                raise WorkerGone(step, True, "%s did not answer %s" % (step or "the driver", within), slowest, late)
             part = os.read(self._answers, size - len(parts))
             if not part:
                 raise self._died()
             parts += part
+            heard = time.monotonic()
         return parts
 
     def _died(self) -> WorkerGone:
@@ -125,7 +150,7 @@ class Worker:
         how = "signal %d" % os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else "an unexpected exit"
         return WorkerGone(step, False, "%s ended the reading process by %s" % (step or "the driver's library", how), slowest)
 
-    def _stop(self) -> Optional[int]:
+    def _stop(self, reap: float = _REAP_S) -> Optional[int]:
         """Kill the child; its wait status, or None when it did not die in time and was left behind."""
         self._alive = False
         os.close(self._requests)
@@ -135,7 +160,7 @@ class Worker:
             os.kill(self._pid, signal.SIGKILL)
         except ProcessLookupError:
             pass  # died by itself
-        end = time.monotonic() + _REAP_S
+        end = time.monotonic() + reap
         pause = 0.0002
         while True:
             try:
@@ -160,8 +185,10 @@ class Worker:
 
 def _note(steps: mmap.mmap, step: str, now: float) -> None:
     text = step.encode("utf-8")[: _STEP_SIZE - _STEP_HEADER.size]
-    started, slowest, _length = _STEP_HEADER.unpack(steps[: _STEP_HEADER.size])
-    steps[: _STEP_HEADER.size + len(text)] = _STEP_HEADER.pack(now, max(slowest, now - started), len(text)) + text
+    started, slowest, length = _STEP_HEADER.unpack(steps[: _STEP_HEADER.size])
+    if _WHICH.encode("ascii") in steps[_STEP_HEADER.size: _STEP_HEADER.size + length]:
+        slowest = max(slowest, now - started)
+    steps[: _STEP_HEADER.size + len(text)] = _STEP_HEADER.pack(now, slowest, len(text)) + text
 
 
 def _child(make_handler: Callable[[Beat], Handler], steps: mmap.mmap, requests: int, answers: int) -> None:

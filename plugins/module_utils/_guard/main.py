@@ -34,6 +34,10 @@ _POLL_S = 0.05
 _REPORT_S = 5.0
 # The remains of an earlier run and its port go within moments or not at all: they were killed before the guard began.
 _REMAINS_S = 10.0
+# So long may a reading that hangs make it last beyond its time, and at the very end each still gets a little: a unit's TimeoutStartSec
+# leaves it a minute.
+_OVERTIME_S = 45.0
+_LAST_WORDS_S = 5.0
 _ADVICE = "gpufleet.vllm.gpu_reclaim frees it, or says what can't be freed"
 
 
@@ -96,7 +100,7 @@ class _Guard:
             return code
         code = exit_codes.INTERNAL
         try:
-            with _Driver(self._options, self._ports) as driver:
+            with _Driver(self._options, self._ports, self._deadline) as driver:
                 code = self._memory(driver)
         finally:
             self._unlock(code)
@@ -243,9 +247,10 @@ class _Guard:
 class _Driver:
     """The driver through the quickest road there is: the library itself where it can be loaded, else nvidia-smi."""
 
-    def __init__(self, options: Options, ports: Ports) -> None:
+    def __init__(self, options: Options, ports: Ports, deadline: Deadline) -> None:
         self._options = options
         self._ports = ports
+        self._deadline = deadline
         self._backends = ["nvml", "nvidia_smi"] if options.backend == "auto" else [options.backend]
         self._reader: Optional[GpuReader] = None
 
@@ -253,15 +258,21 @@ class _Driver:
         """One reading of the unit's GPUs. Raises GpuFleetError when one of them does not exist."""
         if self._reader is None:
             self._reader = self._ports.open_backend(self._backends[0], self._options.call_timeout)
+            self._reader.within = self._within
         snapshot = self._reader.snapshot(self._options.gpus, processes=processes)
         if not snapshot.available and len(self._backends) > 1 and snapshot.reason in ("library_missing", "error", "no_driver"):
             with self._ports.open_backend(self._backends[1], self._options.call_timeout) as other:
+                other.within = self._within
                 second = other.snapshot(self._options.gpus, processes=processes)
             if second.available:
                 self._backends = self._backends[1:]
                 self.close()
                 return second
         return snapshot
+
+    def _within(self) -> float:
+        """Seconds that a reading may take: systemd must not end the guard before it has said its last words."""
+        return max(_LAST_WORDS_S, self._options.timeout + _OVERTIME_S - self._deadline.elapsed)
 
     def close(self) -> None:
         if self._reader is not None:

@@ -12,12 +12,14 @@ from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
 from .left import Held, what_is_held
 from .look import look
-from .patience import PatientReader
+from .patience import PatientReader, call_limit
 from .plan import make_plan
 from .ports import Ports
 from .request import ReclaimRequest
 from .types import Done, Plan, UnitKey, UnitView
 
+# What a reading still gets when the time is over, seconds.
+_LITTLE_S = 5.0
 # How often somebody may start anew what was ended before this gives up and names it.
 ROUNDS = 3
 # What a person does about a driver that can't be read.
@@ -39,7 +41,7 @@ class Situation:
         self.deadline = Deadline(ports.clock, request.timeout)
         self.done = Done()
         self.late = False
-        self.reader: GpuReader = PatientReader(ports.open_reader())
+        self.reader: GpuReader = self._open()
         self._closed = False
         try:
             self.view = look(self.reader, request, ports)
@@ -60,7 +62,17 @@ class Situation:
 
     def reopen(self) -> None:
         """Read anew what is known of the driver; after a reset."""
-        self.reader, self._closed = PatientReader(self.ports.open_reader()), False
+        self.reader, self._closed = self._open(), False
+
+    def _open(self) -> GpuReader:
+        reader = self.ports.open_reader()
+        reader.within = self._within
+        return PatientReader(reader)
+
+    def _within(self) -> float:
+        """Seconds that a reading may take. One that hangs at the very end may make the whole a call's share longer, and a little."""
+        overtime = call_limit(self.request.timeout) + _LITTLE_S
+        return max(_LITTLE_S, self.request.timeout + overtime - self.deadline.elapsed)
 
     def _refuse_unreadable(self) -> None:
         snapshot = self.view.snapshot

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Callable, FrozenSet, List, Optional, Tuple
 
@@ -23,11 +24,14 @@ class FakeDriver:
         self.asked: List[Tuple[Optional[FrozenSet[int]], bool, int]] = []
         self.helpers: List[int] = []
         self.closed = False
+        self.within: List[float] = []
 
     def read(
-        self, only: Optional[FrozenSet[int]], processes: bool, depth: int, meanwhile: Optional[Callable[[], None]] = None
+        self, only: Optional[FrozenSet[int]], processes: bool, depth: int, meanwhile: Optional[Callable[[], None]] = None,
+        within: float = math.inf,
     ) -> raw.RawReading:
         """Four GPUs with a process each."""
+        self.within.append(within)
         self.asked.append((only, processes, depth))
         if meanwhile is not None:
             meanwhile()
@@ -67,6 +71,16 @@ def test_memory_stands_though_nobody_can_be_looked_at(driver: FakeDriver, tmp_pa
     assert snapshot.available and snapshot.free_mib == 4 * 980
     assert not snapshot.processes_reliable and "the look did not end" in (snapshot.reason_detail or "")
     assert all(gpu.processes == () and gpu.unattributed_mib is None for gpu in snapshot.gpus)
+
+
+def test_each_reading_is_told_what_time_its_caller_has(driver: FakeDriver, tmp_path: Path) -> None:
+    left = iter([7.0, 6.0, 5.0])
+    with opened(tmp_path) as reading:
+        reading.snapshot()
+        reading.within = lambda: next(left)
+        reading.snapshot()
+        reading.snapshot(["GPU-2000"], processes=False)  # who they are, and their memory
+    assert driver.within == [math.inf, 7.0, 6.0, 5.0]
 
 
 def test_only_what_is_selected_is_read(driver: FakeDriver, tmp_path: Path) -> None:

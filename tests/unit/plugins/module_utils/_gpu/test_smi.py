@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Callable, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -449,3 +450,27 @@ def test_a_value_that_hangs_everywhere_costs_no_gpu_of_many(tmp_path: Path, sele
     reading = read(Smi(answer), tmp_path, frozenset(range(12)) if selects else None)
     assert [(gpu.index, gpu.code) for gpu in reading.gpus] == [(index, raw.HUNG if index == 11 else 0) for index in range(12)]
     assert all(gpu.memory is not None for gpu in reading.gpus[:11])
+
+
+def test_a_reading_has_an_end_however_many_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not begun by then counts as hung; what was read stands."""
+    monkeypatch.setattr(smi, "reading_limit", lambda timeout: 3 * timeout)
+
+    class Slow(Smi):
+        def run(self, argv: Sequence[str], timeout: float = 30.0, stdin: Optional[str] = None,
+                env: Optional[Mapping[str, str]] = None) -> Completed:
+            done = super().run(argv, timeout, stdin, env)
+            time.sleep(timeout if done.timed_out else 0)
+            return done
+
+    def answer(arguments: List[str]) -> Answer:
+        wanted = selected(arguments, 24)
+        if arguments[0] == "-q" or any(index % 8 for index in wanted):
+            return None, "", ""
+        return 0, "".join(row(index, fields_of(arguments), count="24") for index in wanted), ""
+
+    begin = time.monotonic()
+    reading = SmiCollector(Slow(answer), 0.4, str(tmp_path)).read(None, True, raw.FULL)
+    assert time.monotonic() - begin < 1.2 + 0.4
+    assert reading.failure is None and [gpu.index for gpu in reading.gpus] == list(range(24))
+    assert reading.gpus[0].memory is not None and reading.gpus[0].processes is None and reading.gpus[0].processes_code == raw.HUNG

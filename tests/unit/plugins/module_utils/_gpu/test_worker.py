@@ -11,13 +11,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any, Iterator
 
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import child as child_module
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu import driver
-from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.nvml import Skips
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.raw import RawReading
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.worker import Beat, Handler, Worker, WorkerGone
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.readers import READER_NAME
@@ -41,7 +40,9 @@ def handler(beat: Beat) -> Handler:
             beat("the call that hangs")
             time.sleep(600)
         if verb == "slow, then hang":
-            beat("slow")
+            beat("slow, about nothing")
+            time.sleep(2 * argument)
+            beat("slow on GPU 1")
             time.sleep(argument)
             beat("the call that hangs")
             time.sleep(600)
@@ -151,59 +152,45 @@ os._exit(0)
         time.sleep(0.01)
 
 
-def test_the_slowest_step_that_came_back_is_known(worker: Worker) -> None:
+def test_the_slowest_step_on_something_that_came_back_is_known(worker: Worker) -> None:
+    """What it took to get ready says nothing about how long a question may take."""
     with pytest.raises(WorkerGone) as gone:
-        worker.ask(("slow, then hang", 0.4), 0.6)
-    assert 0.4 <= gone.value.slowest < 0.6
+        worker.ask(("slow, then hang", 0.3), 0.9)
+    assert 0.3 <= gone.value.slowest < 0.6
 
 
-def test_who_is_slow_but_well_is_not_given_up_after_another_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without persistence mode a call may take many seconds, and the child that comes after must make the same ones again."""
-    patience: List[float] = []
-
-    class Slow:
-        pid = 0
-
-        def __init__(self, _make_handler: object) -> None:
-            pass
-
-        def ask(self, _request: object, timeout: float, _meanwhile: object = None) -> RawReading:
-            patience.append(timeout)
-            if len(patience) == 1:
-                raise WorkerGone("nvmlDeviceGetMemoryInfo_v2 on GPU 2", True, "it hung", slowest=9.0)
-            return RawReading("nvml", count=1)
-
-    monkeypatch.setattr(child_module, "Worker", Slow)
-    reading = driver.Driver("nvml", 60.0, None, "/proc", "/dev").read(None, False, 1)
-    assert reading.failure is None and patience[0] == 60.0 and 2 * 9.0 < patience[1] <= 60.0
+def test_a_step_on_something_has_a_limit_of_its_own(worker: Worker) -> None:
+    worker.begin(("slow, then hang", 0.4))
+    with pytest.raises(WorkerGone, match="slow on GPU 1 did not answer within 0.2 s") as gone:
+        worker.finish(5.0, on_which=0.2)
+    assert not gone.value.late
 
 
-def test_a_driver_on_which_every_call_hangs_is_given_up_in_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow its good calls are, and however many GPUs it has."""
-    clock = [1000.0]
-    calls = ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeMode", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMigMode"]
-    gpus, slowest = 64, 3.0
+def test_the_whole_has_an_end_also_where_every_step_answers(worker: Worker) -> None:
+    worker.ask(("echo", 1), 10)
+    started = time.monotonic()
+    with pytest.raises(WorkerGone, match=r"step \d did not answer before the reading's time was over") as gone:
+        worker.ask(("steps", 100), 5.0, None, started + 0.45)
+    assert gone.value.late and gone.value.hung and 0.45 <= time.monotonic() - started < 2
 
-    class Hung:
-        pid = 0
 
-        def __init__(self, _make_handler: object) -> None:
-            pass
-
-        def ask(self, request: Any, timeout: float, _meanwhile: object = None) -> RawReading:
-            skips = Skips(request[4])
-            for index in range(gpus):
-                for name in calls:
-                    if skips.code(name, index) == 0:
-                        clock[0] += slowest + timeout
-                        raise WorkerGone("%s on GPU %d" % (name, index), True, "it hung", slowest)
-            return RawReading("nvml", count=gpus)
-
-    monkeypatch.setattr(child_module, "Worker", Hung)
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    driver.Driver("nvml", 60.0, None, "/proc", "/dev").read(None, False, 1)
-    patience = driver.IMPATIENT_S + 4 * slowest
-    assert clock[0] - 1000 < 60 + 12 * patience
+def test_several_work_at_once_and_one_that_hangs_is_not_waited_for_twice() -> None:
+    """Answers of any length wait until somebody fetches them, and the time that takes is not held against the child."""
+    started = time.monotonic()
+    workers = [Worker(handler) for _number in range(4)]
+    try:
+        workers[0].begin(("hang", "plain"))
+        workers[1].begin(("echo", 1), ("echo", "x" * 300_000), ("steps", 2))
+        for hung in workers[2:]:
+            hung.begin(("hang", "plain"))
+        for hung in (workers[0], *workers[2:]):
+            with pytest.raises(WorkerGone, match="the call that hangs did not answer within 0.6 s"):
+                hung.finish(0.6)
+        assert time.monotonic() - started < 1.7
+        assert workers[1].finish(0.2) == 1 and len(workers[1].finish(0.2)) == 300_000 and workers[1].finish(0.2) == "done"
+    finally:
+        for worker in workers:
+            worker.close()
 
 
 @pytest.mark.parametrize("limit", [1e9, 1e308, float("inf")])
@@ -226,7 +213,7 @@ def test_a_child_that_could_not_be_ended_is_still_ours(monkeypatch: pytest.Monke
         def __init__(self, _make_handler: object) -> None:
             pass
 
-        def ask(self, _request: object, timeout: float, _meanwhile: object = None) -> RawReading:
+        def ask(self, *_arguments: object) -> RawReading:
             raise WorkerGone("nvmlInit_v2", True, "it hung")
 
     monkeypatch.setattr(child_module, "Worker", Stuck)

@@ -524,6 +524,28 @@ def test_every_end_has_its_status_and_says_why(name: str, tmp_path: Path) -> Non
     assert re.match(r"(the service|vllm-a\.service) is not started \(%s\): \S" % exit_codes.NAMES[code], found.said[-1])
 
 
+def test_a_reading_that_hangs_leaves_time_for_the_last_words() -> None:
+    """systemd gives a unit a minute more than its guard, and kills it then without a word of its own."""
+
+    class Hung(Driver):
+        def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
+            self.clock.now += min(58.0, self.within() if self.within is not None else 58.0)
+            return super().snapshot(gpus, processes)
+
+    for answer, code in (
+        (Snapshot(False, reason="driver_hung", reason_detail="it hangs"), exit_codes.DRIVER),
+        (free(None, state="error", error="driver_hung"), exit_codes.DRIVER),
+        (free(10), exit_codes.MEMORY),
+    ):
+        clock = Hands()
+        said: List[str] = []
+        driver = Hung(clock, lambda now, answer=answer: answer)  # type: ignore[misc]
+        found = main(ARGV, Ports(clock, say=said.append, taken=lambda host, number: None, remains=lambda unit: [],
+                                 open_backend=lambda backend, timeout, driver=driver: driver))  # type: ignore[misc]
+        assert found == code and said[-1].startswith("vllm-a.service is not started")
+        assert len(driver.asked) > 1 and clock.now - 100.0 <= 60.0 + 55.0
+
+
 def test_there_is_an_end_for_every_status() -> None:
     assert {code for code, _run in ENDS.values()} == set(exit_codes.NAMES) - {exit_codes.PASS}
 

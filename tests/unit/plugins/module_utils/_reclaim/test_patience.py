@@ -15,8 +15,10 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.select import r
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, MigDevice, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.patience import PatientReader, call_limit
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import Ports
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.proof import prove_free
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.situation import Situation
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.survey import unanswered
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     FakeClock,
@@ -179,3 +181,18 @@ def test_a_hung_gpu_that_was_not_selected_holds_nobody_up_and_is_said() -> None:
     assert make_plan(ReclaimRequest(), replace(other, selected=(0, 1))).empty and not unanswered(replace(other, selected=(0, 1)))
     absurd = replace(lame, gpus=(gpu(0, processes_reliable=False), look.snapshot.gpus[1]))
     assert make_plan(ReclaimRequest(), replace(look, snapshot=absurd)).empty, "a list that makes no sense speaks against all of them"
+
+
+def test_a_reading_that_hangs_makes_the_whole_no_more_than_its_share_longer() -> None:
+    clock = FakeClock()
+    readers = [Driver(gpu(0)), Driver(gpu(0))]
+    opened = iter(readers)
+    now = Situation(ReclaimRequest(timeout=120.0), Ports(clock=clock, open_reader=lambda: next(opened)))
+    left: List[float] = []
+    for spent in (0.0, 100.0, 20.0, 200.0):
+        clock.now += spent
+        assert readers[0].within is not None
+        left.append(readers[0].within())
+    assert left == [155.0, 55.0, 35.0, 5.0]
+    now.reopen()
+    assert readers[1].within is not None and readers[1].within() == 5.0
