@@ -16,7 +16,11 @@ _SPEAKER = "gpu-guard: "
 _REFUSAL = re.compile(r"gpu-guard: (?:the service|\S+) is not started \((?P<name>[A-Z]+)\): (?P<why>.*)")
 _HOLDER = re.compile(r"gpu-guard: +held by (?P<who>.*)")
 
-_FREE_IT = "Free it (gpufleet.vllm.gpu_reclaim), or stop what holds it."
+_FREE_IT = (
+    "`held by` in the unit's journal says who has how much on which GPU. If an earlier server left it, run the playbook "
+    "gpufleet.vllm.gpu_cleanup on this host; if another service or program uses it, stop that one, or choose other GPUs. Where nobody has "
+    "it any more, start the service again; guard.timeout says how long it waits."
+)
 _DRIVER = (
     "Look at `nvidia-smi` and `dmesg` on the host; after an update of the driver's packages the host needs a reboot."
 )
@@ -45,7 +49,11 @@ _MEANINGS: Dict[int, Tuple[str, str, str]] = {
         "another service was still starting on one of the GPUs",
         "Start it again when the other one is ready; guard.timeout says how long it waits for it.",
     ),
-    exit_codes.MEMORY: ("memory_not_free", "the GPUs' memory did not come free in time", _FREE_IT),
+    exit_codes.MEMORY: (
+        "memory_not_free",
+        "on one of the service's GPUs the memory that the server asks for did not come free within guard.timeout, or did not stay free",
+        _FREE_IT,
+    ),
     exit_codes.PORT: (
         "port_in_use",
         "another process has the service's port",

@@ -25,7 +25,7 @@ JOURNALS = sorted((Path(__file__).parents[3] / "fixtures" / "journals").glob("*.
 # What a person must be told, by file: a part of the summary, of the first line of evidence, of the advice.
 SAID = {
     "memory_not_free__at_start": ("cuda:3 had 0.92 of 94.97 GiB free", "Worker_TP3", "gpu_reclaim"),
-    "memory_not_free__guard": ("1086 MiB free, 90057 needed", "did not come free within 300 s", "gpu_reclaim"),
+    "memory_not_free__guard": ("1086 MiB free, 90057 needed", "did not come free within 300 s", "gpu_cleanup"),
     "memory_not_free__rose_while_profiling": (
         "82.94 GiB free, then 90.17",
         "Error in memory profiling",
