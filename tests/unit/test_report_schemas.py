@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._borrow import rows_
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._cleanup_rows import rows_of as cleanup_rows
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._filter_benchmark_rows import benchmark_rows
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._report import ENVELOPE, build
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._status import rows_of as status_rows
 
 from .conftest import ROOT
 
@@ -27,10 +28,14 @@ SERVED = {"actions": [{"action": "start", "target": "vllm-x.service", "reason": 
           "served_models": ["x"], "serving_before": ["w"], "replaced": [{"unit": "vllm-w.service", "name": "w", "result": "stopped"}],
           "timings": {"load": 12.5, "downtime": 14.0, "total": 20.0}, "diagnosis": None, "rolled_back": False}  # fmt: skip
 FREED = {"freed": True, "changed": True, "freed_mib": 100, "held": [], "left_alone": [], "gpus_before": [], "timings": {"total": 1.0}}
+LOOKED_AT = {"gpus": [{"index": 0, "used_mib": 90000, "total_mib": 97887, "state": "ok"}], "driver": {"available": True},
+             "services": [{"name": "x", "model": "/models/X", "state": "serves", "gpus": [0], "since": 1.0, "port": 8000, "drift": [],
+                           "requests_running": 2, "requests_waiting": 1, "version": "0.33.0"}]}  # fmt: skip
 REPORTS: dict[str, Callable[[], tuple[list[dict[str, Any]], dict[str, Any]]]] = {
     "swap-model": lambda: (swap_rows({"gpu01": SERVED, "gpu02": {}}, "x"), {"model": "x", "hosts": {"gpu01": SERVED, "gpu02": {}}}),
     "gpu-cleanup": lambda: (cleanup_rows({"gpu01": FREED, "gpu02": {}}), {"scope": "orphans", "hosts": {"gpu01": FREED}}),
     "benchmark": lambda: (benchmark_rows({"gpu01": {}}), {"slow": [], "hosts": {"gpu01": {}}}),
+    "fleet-status": lambda: (status_rows({"gpu01": LOOKED_AT, "gpu02": {}}, 9.0), {"findings": [], "hosts": {"gpu01": LOOKED_AT}}),
     "borrow-gpus": lambda: (borrow_rows({"gpu01": {}}), {"command": ["true"], "hosts": {"gpu01": {}}}),
 }
 

@@ -47,9 +47,11 @@ def read_model(path: str) -> ModelFacts:
             "%s is a hub cache's directory: the model is in one of the directories under its snapshots/." % path
         )
     if weights.adapter:
-        raise GpuFleetError("The directory %s holds an adapter (LoRA), no model." % path)
+        raise GpuFleetError(
+            "The directory %s holds an adapter (LoRA), no model. Give the model's own, and the adapter by lora_modules in args." % path
+        )
     raise GpuFleetError(
-        "The model directory %s holds no config.json (nor params.json nor a .gguf file). Is the download complete?"
+        "The model directory %s holds no config.json (nor params.json nor a .gguf file). Is the download complete? Fetch it again."
         % path
     )
 
@@ -62,15 +64,15 @@ def _load(path: str) -> Dict[str, Any]:
     try:
         size_bytes = regular_size(path)
         if size_bytes > _LIMIT_BYTES:
-            raise GpuFleetError("%s is larger than any model's configuration." % path)
+            raise GpuFleetError("%s is larger than any model's configuration. Fetch it again." % path)
         with open(path, encoding="utf-8-sig") as handle:
             found = json.load(handle)
     except OSError as exc:
         raise GpuFleetError("%s can't be read: %s." % (path, exc.strerror)) from exc
     except (ValueError, RecursionError) as exc:
-        raise GpuFleetError("%s is no JSON (%s). Is the download complete?" % (path, exc)) from exc
+        raise GpuFleetError("%s is no JSON (%s). Is the download complete? Fetch it again." % (path, exc)) from exc
     if not isinstance(found, dict):
-        raise GpuFleetError("%s holds no object: a model's configuration is needed there." % path)
+        raise GpuFleetError("%s holds no object: a model's configuration is needed there. Fetch it again." % path)
     return found
 
 

@@ -89,23 +89,23 @@ def _read_index(path: str) -> Mapping[str, str]:
     """The file of each tensor."""
     try:
         if regular_size(path) > _INDEX_LIMIT_BYTES:
-            raise GpuFleetError("%s is larger than any index of weights." % path)
+            raise GpuFleetError("%s is larger than any index of weights. Fetch it again." % path)
         with open(path, "rb") as handle:
             found = json.loads(handle.read())
     except OSError as exc:
         raise GpuFleetError("%s can't be read: %s." % (path, exc.strerror)) from exc
 
     except (ValueError, RecursionError) as exc:
-        raise GpuFleetError("%s is no JSON (%s). Is the download complete?" % (path, exc)) from exc
+        raise GpuFleetError("%s is no JSON (%s). Is the download complete? Fetch it again." % (path, exc)) from exc
     promised = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(promised, dict) or not promised or not all(isinstance(name, str) for name in promised.values()):
-        raise GpuFleetError("%s names no weights. Is the download complete?" % path)
+        raise GpuFleetError("%s names no weights. Is the download complete? Fetch it again." % path)
     strange = next(
         (name for name in set(promised.values()) if not name or name in (".", "..") or "/" in name or "\0" in name),
         None,
     )
     if strange is not None:
-        raise GpuFleetError("%s places weights in %r, which is no file of this directory." % (path, strange[:80]))
+        raise GpuFleetError("%s places weights in %r, which is no file of this directory. Fetch the model again." % (path, strange[:80]))
     return promised
 
 

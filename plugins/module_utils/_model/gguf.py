@@ -108,7 +108,7 @@ def read_gguf(path: str) -> GgufHeader:
         with open(path, "rb") as handle:
             if size_bytes < 24:
                 raise GpuFleetError(
-                    "%s is no GGUF file: it has %d bytes. Is the download complete?" % (path, size_bytes)
+                    "%s is no GGUF file: it has %d bytes. Is the download complete? Fetch it again." % (path, size_bytes)
                 )
             with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _read(path, data, size_bytes)
@@ -134,12 +134,12 @@ def _read(path: str, data: Any, size_bytes: int) -> GgufHeader:
             _value(cursor, cursor.number("I"), key, metadata)
         found, end = _tensors(cursor, tensors)
     except (struct.error, ValueError, IndexError, OverflowError) as exc:
-        raise GpuFleetError("%s has a damaged header (%s). Is the download complete?" % (path, exc)) from exc
+        raise GpuFleetError("%s has a damaged header (%s). Is the download complete? Fetch it again." % (path, exc)) from exc
     alignment = metadata.get("general.alignment", 32)
     alignment = alignment if isinstance(alignment, int) and 0 < alignment <= 2**20 else 32
     start = -(-cursor.at // alignment) * alignment
     if found and start + end > size_bytes:
-        raise GpuFleetError("%s is truncated: %d bytes of %d." % (path, size_bytes, start + end))
+        raise GpuFleetError("%s is truncated: %d bytes of %d. Fetch it again." % (path, size_bytes, start + end))
     return GgufHeader(metadata, tuple(found))
 
 

@@ -144,7 +144,7 @@ def _canonical(name: str, value: Any, where: str) -> Any:
         for item in value:
             if str(item).startswith("-") and name not in REPEATED and name not in JSON_VALUES:
                 raise GpuFleetError(
-                    "%s: vLLM takes the item %r for an option. It can't begin with '-'." % (where, item)
+                    "%s: vLLM takes the item %r for an option. It can't begin with '-'. Choose another." % (where, item)
                 )
     return _checked(value, where)
 
@@ -180,7 +180,7 @@ def _boolean(value: Any, where: str) -> Any:
         return True
     if word in _FALSE:
         return False
-    raise GpuFleetError("%s: %r is neither true nor false." % (where, value))
+    raise GpuFleetError("%s: %r is neither true nor false. Write one of the two." % (where, value))
 
 
 def _dotted_value(value: Any) -> Any:
@@ -207,7 +207,7 @@ def _merge(into: Dict[str, Any], value: Mapping[str, Any], where: str) -> None:
         if isinstance(into.get(name), dict) and isinstance(item, dict):
             _merge(into[name], item, where)
         elif name in into:
-            raise GpuFleetError("%s: %s is given twice." % (where, name))
+            raise GpuFleetError("%s: %s is given twice. Give it once." % (where, name))
         else:
             into[name] = item
 
@@ -218,7 +218,7 @@ def _checked(value: Any, where: str) -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise GpuFleetError("%s: %r is no number that can be written." % (where, value))
+            raise GpuFleetError("%s: %r is no number that can be written. Give a finite one." % (where, value))
         return value
     if isinstance(value, str):
         return text_value(value, where)
@@ -229,7 +229,9 @@ def _checked(value: Any, where: str) -> Any:
         for name, item in value.items():
             copied[text_value(name, where)] = _checked(item, "%s.%s" % (where, name))
         return {name: copied[name] for name in sorted(copied)}
-    raise GpuFleetError("%s: a %s can't be an argument." % (where, type(value).__name__))
+    raise GpuFleetError(
+        "%s: a %s can't be an argument. Give text, a number, true or false, a list or a dictionary." % (where, type(value).__name__)
+    )
 
 
 def _for_file(flag: str, value: Any) -> Any:

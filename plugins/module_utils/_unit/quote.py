@@ -73,9 +73,9 @@ def exec_command(path: Any, key: str) -> str:
     """
     text = text_value(path, key)
     if not text.startswith("/") or text.endswith("/") or "/../" in text or "/./" in text or "//" in text:
-        raise GpuFleetError("%s: %r is not an absolute path of a file." % (key, text))
+        raise GpuFleetError("%s: %r is not an absolute path of a file. Give one without '..'." % (key, text))
     if "$" in text:
-        raise GpuFleetError("%s: systemd can't run a command with '$' in its path (%s)." % (key, text))
+        raise GpuFleetError("%s: systemd can't run a command with '$' in its path (%s). Move it, or make a link to it." % (key, text))
     return text if _PLAIN_WORD.match(text) else _quoted(text.replace("%", "%%"))
 
 

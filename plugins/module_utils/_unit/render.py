@@ -104,12 +104,12 @@ def render_drop_in(unit_options: Mapping[str, Mapping[str, Any]]) -> str:
             )
         options = unit_options[section]
         if not isinstance(options, Mapping):
-            raise GpuFleetError("unit_options.%s: a dictionary of options is needed." % section)
+            raise GpuFleetError("unit_options.%s: a dictionary of options is needed. Write it as {Nice: 5}." % section)
         lines = []
         for option in sorted(options):
             where = "unit_options.%s.%s" % (section, option)
             if not _OPTION.match(str(option)):
-                raise GpuFleetError("%s: %r is no name of an option." % (where, option))
+                raise GpuFleetError("%s: %r is no name of an option. Write it as systemd does, such as CPUQuota." % (where, option))
             value = options[option]
             for item in value if isinstance(value, (list, tuple)) else [value]:
                 lines.append("%s=%s" % (option, _option_value(item, where)))
@@ -245,5 +245,5 @@ def _option_value(value: Any, where: str) -> str:
         return "yes" if value else "no"
     text = text_value(value, where)
     if text.endswith("\\"):
-        raise GpuFleetError("%s: a backslash at the end would swallow the next line." % where)
+        raise GpuFleetError("%s: a backslash at the end would swallow the next line. Remove it." % where)
     return text

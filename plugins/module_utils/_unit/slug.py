@@ -27,7 +27,7 @@ def slug(name: str) -> str:
     if not text or not _SAFE.match(text):
         raise GpuFleetError("name: %r can't be made a unit's name. Use letters, digits, '.', '-' or '_'." % (name,))
     if len(text) > _MAX_LENGTH:
-        raise GpuFleetError("name: %r is too long for a unit's name (at most %d characters)." % (name, _MAX_LENGTH))
+        raise GpuFleetError("name: %r is too long for a unit's name (at most %d characters). Choose a shorter one." % (name, _MAX_LENGTH))
     return text
 
 

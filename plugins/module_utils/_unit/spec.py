@@ -98,14 +98,16 @@ class ServiceSpec:
         if not self.model or self.model.startswith("-") or self.model != self.model.strip():
             raise GpuFleetError("model: %r is neither a directory nor a repository. Give an absolute path, or OWNER/NAME." % self.model)
         if not self.served_name or self.served_name.startswith("-"):
-            raise GpuFleetError("served_name: %r can't be a served model's name: it may not be empty or begin with '-'." % self.served_name)
+            raise GpuFleetError(
+                "served_name: %r can't be a served model's name: it may not be empty or begin with '-'. Choose another." % self.served_name
+            )
         if not _HOST.match(self.host):
             raise GpuFleetError("host: %r is no address to listen on. Give one of this host, a name of it, 0.0.0.0 or ::." % self.host)
         exec_command(self.executable, "executable")
         if self.nvidia_modprobe:
             exec_command(self.nvidia_modprobe, "nvidia_modprobe")
         if not 1 <= self.port <= 65535:
-            raise GpuFleetError("port: %d is outside 1 to 65535." % self.port)
+            raise GpuFleetError("port: %d is outside 1 to 65535. Choose a free one between." % self.port)
         for key in ("user", "group"):
             if not _ACCOUNT.match(getattr(self, key)):
                 wanted = "Give one that useradd takes, such as vllm; a number is none."
@@ -114,7 +116,7 @@ class ServiceSpec:
             raise GpuFleetError("home: %r is not an absolute path of letters, digits and any of '_.@+=,-'." % self.home)
         set_(self, "gpus", tuple(int(gpu) for gpu in self.gpus))
         if len(set(self.gpus)) != len(self.gpus) or any(gpu < 0 for gpu in self.gpus):
-            raise GpuFleetError("gpus: %s names a GPU twice or below 0." % (list(self.gpus),))
+            raise GpuFleetError("gpus: %s names a GPU twice or below 0. Name each once, from 0 on." % (list(self.gpus),))
         set_(self, "gpu_uuids", tuple(self.gpu_uuids))
         set_(self, "gpu_ids", tuple(self.gpu_ids))
         if self.gpu_ids and len(self.gpu_ids) != len(self.gpus):
@@ -127,11 +129,11 @@ class ServiceSpec:
             raise GpuFleetError("env: %s is given under secrets as well. Keep it there." % ", ".join(both))
         for key in ("gpu_memory_utilization", "shutdown_timeout"):
             if not isinstance(self.args.get(key, 0), (int, float)):
-                raise GpuFleetError("args.%s: %r is no number." % (key, self.args[key]))
+                raise GpuFleetError("args.%s: %r is no number. Give one." % (key, self.args[key]))
         try:
             float(self.env.get("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", 0))
         except ValueError as exc:
-            raise GpuFleetError("env.VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS: a number of seconds is needed.") from exc
+            raise GpuFleetError("env.VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS: a number of seconds is needed. Give one, such as '5'.") from exc
 
     @property
     def slug(self) -> str:
@@ -221,7 +223,7 @@ class ServiceSpec:
 def _variables(given: Mapping[str, Any], key: str, refused: Mapping[str, str]) -> Dict[str, str]:
     """Environment variables as text, sorted; GpuFleetError for names and values that can't be."""
     if not isinstance(given, Mapping):
-        raise GpuFleetError("%s: a dictionary of environment variables is needed." % key)
+        raise GpuFleetError("%s: a dictionary of environment variables is needed. Write it as {NAME: 'value'}." % key)
     found = {}
     for name in sorted(given, key=str):
         where = "%s.%s" % (key, name)
