@@ -123,15 +123,16 @@ class Worker:
         poller = select.poll()
         poller.register(self._answers, select.POLLIN)
         while len(parts) < size:
-            started, slowest, step = self._step()
+            started, _slowest, step = self._step()
             limit, until = limits[_WHICH in step], limits[2]
             due = max(started, heard) + limit
             left = min(due, until) - time.monotonic()
             # the next step may have a shorter limit than this one
             pause = min(left, limits[0], limits[1], _LONGEST_POLL_S)
             if not poller.poll(max(0, int(pause * 1000) + 1)):
-                now = time.monotonic()
-                if now < until and (now < due or self._step()[0] != started):
+                before, now = started, time.monotonic()
+                started, slowest, step = self._step()
+                if now < until and (now < due or started != before):
                     continue  # the step may have moved on meanwhile: look again
                 self._stop(max(_LEAST_REAP_S, min(_REAP_S, until - now)))
                 late = now < due
