@@ -58,7 +58,11 @@ def add_details(
 
 
 def _hangs(gpu: raw.RawGpu) -> bool:
-    """Whether something of it is known to hang, which the XML would ask for too."""
+    """Whether something of it is known to hang, which the XML would ask for too.
+
+    The report can't be had without that: ``-d PIDS`` works for the report as text alone, in which each process writes its name as it
+    likes, with line breaks and all, so that it could list others. The list of compute processes is asked for instead.
+    """
     return raw.HUNG in (gpu.memory_code, gpu.mig_code, *gpu.unread.values())
 
 
