@@ -75,7 +75,7 @@ def _by_host(results: Any) -> Dict[str, Mapping[str, Any]]:
 
 def _row(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
     word, fine = _word(result)
-    services = [each for each in result.get("services") or [] if isinstance(each, Mapping)]
+    services = [each for each in result.get("services") or [] if each.get("back") is not None or not result.get("failed")]
     timings = result.get("timings") or {}
     return {
         "host": host,

@@ -87,7 +87,7 @@ class Borrowing:
             self._stop(found)
             self._timed("settle", self._make_free, found)
             self._log.intend(BORROWING, self._undo, self._more(environment=found.environment()))
-            command.start(self._unit, self._request, found.environment(), self._ports.runner)
+            command.start(self._unit, self._request, found.environment(), self._ports.runner, self._ports.systemd)
         self._timed("command", self._until_it_ends)
 
     def _stop(self, found: BorrowLook) -> None:
@@ -158,7 +158,7 @@ class Borrowing:
             ended = command.Ended("timed out", detail="it did not end within its limit of %g s, nor after that" % self._request.timeout)
         self.told.update(replace(ended, seconds=max(0.0, clock.time() - self._began)).to_json())
         self.told["left_behind"] = left or []
-        self._read_output(status)
+        self._read_output()
 
     def _left_behind(self, status: UnitStatus) -> List[Dict[str, Any]]:
         """What the command has left in its cgroup, with the GPUs that it is on."""
@@ -179,9 +179,13 @@ class Borrowing:
                 found.append({"pid": pid, "name": info.comm, "cmdline": info.cmdline[:200], "user": info.user, "gpus": on.get(pid, [])})
         return found
 
-    def _read_output(self, status: UnitStatus) -> None:
+    def _read_output(self) -> None:
         try:
-            lines = self._ports.journal.lines(self._unit, status.invocation_id or None, _LINES)
+            # By the unit's name, which no other borrowing has: of a process that ends at once the journal learns nothing else in time.
+            lines = self._ports.journal.lines(self._unit, None, _LINES)
+            if all(line.from_manager for line in lines):
+                self._ports.clock.sleep(_MOMENT_S)  # the journal of a busy host may be late, and one more look is cheap
+                lines = self._ports.journal.lines(self._unit, None, _LINES)
         except GpuFleetError as exc:
             self._warn("What the command has written can't be told: %s" % exc.msg)
             lines = []

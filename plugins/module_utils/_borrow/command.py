@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from .._core.errors import GpuFleetError
 from .._core.runner import Runner
 from .._systemd.journal import JournalLine
+from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
 from .request import BorrowRequest
 
@@ -40,7 +41,7 @@ def start_words(unit: str, request: BorrowRequest, environment: Mapping[str, str
         "TimeoutStopSec": "%g" % request.grace,
         "KillMode": "control-group",
         "SendSIGKILL": "yes",
-        "WorkingDirectory": request.chdir.replace("%", "%%"),
+        "WorkingDirectory": request.chdir,
         # Registered memory of NCCL over RDMA, and a file for each of many sockets.
         "LimitMEMLOCK": "infinity",
         "LimitNOFILE": "1048576",
@@ -54,10 +55,10 @@ def start_words(unit: str, request: BorrowRequest, environment: Mapping[str, str
     return [*words, "--", *(word.replace("$", "$$") for word in request.argv)]
 
 
-def start(unit: str, request: BorrowRequest, environment: Mapping[str, str], runner: Runner) -> None:
-    """Begin it. A command that can't even be begun is a failed unit, not an error here."""
+def start(unit: str, request: BorrowRequest, environment: Mapping[str, str], runner: Runner, systemd: Systemd) -> None:
+    """Begin it. A command that can't be begun, or fails before systemd has noted its begin, is a failed unit and no error here."""
     done = runner.run(start_words(unit, request, environment), timeout=_START_S)
-    if not done.ok and "Job for %s failed" % unit not in done.stderr:
+    if not done.ok and not systemd.status(unit).exists:
         raise GpuFleetError("The command could not be handed to systemd: %s" % (done.stderr.strip() or "systemd-run said nothing"))
 
 

@@ -15,6 +15,7 @@ from .._borrow.borrowing import Borrowing
 from .._borrow.request import to_borrow
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
+from .._service.brief import brief_gpus
 from .._service.change_log import ROLLING_BACK
 from .._service.ports import Ports
 from .job_log import JobLog
@@ -41,6 +42,8 @@ def carry_out(
     else:
         one.put_back(failure)
         told["changed"] = True
+    if told["failed"]:  # Ansible prints all of a failure
+        told.update({name: brief_gpus(told.get(name) or []) for name in ("gpus_before", "gpus_after")})
     told["timings"]["total"] = round(max(0.0, ports.clock.time() - record.at), 3)
     told.pop("failure", None)
     return told

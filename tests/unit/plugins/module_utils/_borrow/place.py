@@ -41,6 +41,7 @@ class Program:
     leaves: tuple[int, ...] = ()
     hangs: bool = False
     writes: tuple[str, ...] = ("working", "187.21 GB/s")
+    begin_rc: int = 0  # what systemd-run ends with
     starts: list[list[str]] = field(default_factory=list)
 
 
@@ -142,7 +143,7 @@ class _Runner(base.Quiet):
             self.host.began = self.host.units.clock.now
             self.host.units.units[unit] = UnitStatus(unit, "loaded", "active", "running", main_pid=4000, invocation_id="a" * 32)
             self.host.units.log.append("begin the command")
-            return Completed(tuple(argv), 0, "", "")
+            return Completed(tuple(argv), self.host.program.begin_rc, "", "")
         return super().run(argv, timeout, stdin, env)
 
 

@@ -61,10 +61,11 @@ def test_what_serves_is_stopped_the_command_runs_and_it_serves_again(place: Plac
     [
         (Program(rc=3), "failed", "it ended with exit status 3"),
         (Program(rc=127), "failed", "a command that isn't there"),
+        (Program(rc=3, seconds=0.0, begin_rc=1), "failed", "it ended with exit status 3"),
         (Program(signal=9), "killed", "ended by signal 9"),
         (Program(hangs=True), "timed out", "within its limit of 60 s"),
     ],
-    ids=["fails", "is not there", "is killed", "hangs"],
+    ids=["fails", "is not there", "fails at once", "is killed", "hangs"],
 )
 def test_the_service_comes_back_whatever_the_command_did(place: Place, program: Program, outcome: str, said: str) -> None:
     place.program = program
