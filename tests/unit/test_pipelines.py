@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -96,6 +97,37 @@ def test_nothing_is_changed_by_somebodys_proposal(of: str) -> None:
         jobs = [job for job in gitlab().values() if isinstance(job, dict) and "script" in job]
         changing = [str(job.get("rules")) for job in jobs if "--check" not in str(job["script"])]
         assert changing == ["[{'if': '$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH'}]"] * 2
+
+
+INVENTORY = """
+gpu_hosts:
+  hosts: {gpu01.example.com: {}}
+  vars: {vllm_models: {x: {path: /models/X, gpus: [0]}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("gpufleet.vllm.swap_model", "-e", "model=y"), 2, "Nothing was touched"),
+        (("gpufleet.vllm.gpu_cleanup", "-e", "target=web"), 2, "Nothing was touched"),
+        (("gpufleet.vllm.swap",), 1, "could not be found"),
+        (("gpufleet.vllm.swap_model", "-e", "@nowhere.yml"), 1, "nowhere.yml"),
+        (("broken.yml",), 4, "YAML parsing failed"),
+        (("gpufleet.vllm.swap_model", "--chekc"), 2, "unrecognized arguments"),
+    ],
+)
+def test_the_exit_status_is_what_the_page_says(tmp_path: Path, words: tuple[str, ...], status: int, said: str) -> None:
+    (tmp_path / "inventory.yml").write_text(INVENTORY, encoding="utf-8")
+    (tmp_path / "broken.yml").write_text("- hosts: all\n  tasks: [\n", encoding="utf-8")
+    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "ansible-playbook"), *words, "-i", "inventory.yml"],
+        cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done.stdout + done.stderr
+    assert "gpu01.example.com" not in done.stdout.partition("PLAY RECAP")[2]
+    assert re.search(r"^\| (\d or )?%d( or \d)? \|" % status, (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8"), re.M)
 
 
 def test_an_execution_environment_finds_what_it_needs(collection: Collection) -> None:
