@@ -49,7 +49,7 @@ def make_plan(request: ReclaimRequest, view: View, stopped: AbstractSet[UnitKey]
     before = -1
     while before != len(stops):
         before = len(stops)
-        spare_dependents(view, stops, skips)
+        spare_dependents(view, stops, skips, named)
         spare_starts(view, stops, signals, skips)
         drop_riders(stops, riders)
     skip_riders(stops, riders, skips)

@@ -6,21 +6,23 @@
 from __future__ import annotations
 
 import time
-from typing import Dict, Iterable, List, Optional, Sequence
+from typing import AbstractSet, Dict, Iterable, List, Optional, Sequence
 
 from .types import Signal, Skip, Start, UnitKey, UnitStop, View
 
 
-def spare_dependents(view: View, stops: Dict[UnitKey, UnitStop], skips: List[Skip]) -> None:
-    """Leave a unit running that would take another one along that nobody asked to stop. Again, until nothing changes."""
+def spare_dependents(view: View, stops: Dict[UnitKey, UnitStop], skips: List[Skip], named: AbstractSet[UnitKey] = frozenset()) -> None:
+    """Leave a unit running that would take another one along that is not to be stopped. Again, until nothing changes.
+
+    ``named`` are units that were asked for; one of them that is left alone has a reason of its own.
+    """
     while True:
         for stop in list(stops.values()):
             along = [name for name in stop.unit.takes_along if (name, stop.unit.uid) not in stops]
             if along:
-                reason = (
-                    "its unit %s is left alone: systemd would stop %s with it, which is not asked for; name both in `services`"
-                    % (stop.unit.label, ", ".join(along))
-                )
+                others = [name for name in along if (name, stop.unit.uid) not in named]
+                why = "which is not asked for; name both in `services`" if others else "which is left alone itself"
+                reason = "its unit %s is left alone: systemd would stop %s with it, %s" % (stop.unit.label, ", ".join(others or along), why)
                 _take_out(view, stops, skips, stop, reason, True)
                 break
         else:
