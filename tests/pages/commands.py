@@ -21,7 +21,7 @@ from .known import NAMESPACE, filters, make_targets, modules, playbooks
 CLIS = {"ansible-playbook": PlaybookCLI, "ansible": AdHocCLI}
 # Programs of others, whose arguments nobody here can look up.
 OTHERS = {
-    "ansible-galaxy", "ansible-vault", "cd", "chmod", "curl", "echo", "export", "git", "journalctl", "jq", "pip", "printf", "python3", "rm",
+    "ansible-galaxy", "ansible-vault", "cd", "chmod", "cp", "curl", "echo", "export", "git", "journalctl", "jq", "pip", "printf", "python3", "rm",
     "sudo", "systemctl", "umask",
 }  # fmt: skip
 # In an example's text: the name of the file that it shows.
