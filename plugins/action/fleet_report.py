@@ -23,17 +23,25 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._table import Column
 # A log has no width; this reads well in the usual viewers.
 _LOG_WIDTH = 140
 
+_COLUMNS: Dict[str, Any] = {
+    "type": "list",
+    "elements": "dict",
+    "options": {
+        "key": {"type": "str", "required": True, "no_log": False},
+        "title": {"type": "str"},
+        "align": {"type": "str", "choices": ["auto", "left", "right"], "default": "auto"},
+    },
+}
+_ROWS: Dict[str, Any] = {"type": "list", "elements": "dict", "required": True}
 ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
     "title": {"type": "str", "required": True},
-    "rows": {"type": "list", "elements": "dict", "required": True},
-    "columns": {
+    "rows": _ROWS,
+    "columns": _COLUMNS,
+    "before": {
         "type": "list",
         "elements": "dict",
-        "options": {
-            "key": {"type": "str", "required": True, "no_log": False},
-            "title": {"type": "str"},
-            "align": {"type": "str", "choices": ["auto", "left", "right"], "default": "auto"},
-        },
+        "default": [],
+        "options": {"title": {"type": "str", "required": True}, "rows": _ROWS, "columns": _COLUMNS},
     },
     "report": {"type": "dict", "default": {}},
     "report_dir": {"type": "path"},
@@ -69,9 +77,12 @@ class ActionModule(ActionBase):
             check_mode=bool(self._task.check_mode),
             now=time.time(),
         )
+        before = [(other, _report.plain(other["rows"])) for other in args["before"] if other["rows"]]
         rows = document["rows"]
         table = render(_columns(args["columns"], rows), rows, _width()) if rows else ["(nothing to show)"]
         outcome: Dict[str, Any] = {"changed": False, "rows": rows, "table": table, "report_path": None}
+        if before:
+            outcome["before"] = [{"title": other["title"], "rows": others} for other, others in before]
         # The file first: a query that fails the task must not cost the report.
         if args["report_dir"] and not self._task.check_mode:
             outcome["report_path"] = _report.write(args["report_dir"], args["report_name"], document)
@@ -86,6 +97,8 @@ class ActionModule(ActionBase):
                 del outcome["rows"], outcome["table"]
                 outcome.update(failed=True, msg="The answer to the query %r is false." % args["query"])
         else:
+            for other, others in before:
+                _show(["", cell_text(other["title"]), "", *render(_columns(other["columns"], others), others, _width()), ""])
             _show(["", cell_text(args["title"]), "", *table, ""])
         if outcome["report_path"]:
             _show(["Report: %s" % path for path in [outcome["report_path"], *outcome.get("attachment_paths", [])]])

@@ -65,6 +65,45 @@ options:
         type: str
         choices: [auto, left, right]
         default: auto
+  before:
+    description:
+      - Other tables to print before this one. One without rows is left out. They are not part of the report.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      title:
+        description:
+          - The line above the table.
+        type: str
+        required: true
+      rows:
+        description:
+          - What the table shows, as in O(rows).
+        type: list
+        elements: dict
+        required: true
+      columns:
+        description:
+          - The columns, as in O(columns).
+        type: list
+        elements: dict
+        suboptions:
+          key:
+            description:
+              - The key of the row's value. Dots go into nested dictionaries.
+            type: str
+            required: true
+          title:
+            description:
+              - The column's heading. Defaults to the key in capitals.
+            type: str
+          align:
+            description:
+              - V(auto) puts a column of numbers to the right and everything else to the left.
+            type: str
+            choices: [auto, left, right]
+            default: auto
   report:
     description:
       - More for the JSON report, next to the rows. It must not use the names of the report's own keys.
@@ -134,6 +173,12 @@ table:
   type: list
   elements: str
   sample: ["HOST   MODEL         USED MIB", "-----  ------------  --------", "gpu01  minimax-m2.5    359424"]
+before:
+  description: The other tables that have rows.
+  returned: when O(before) has any
+  type: list
+  elements: dict
+  sample: [{"title": "What to know of", "rows": [{"host": "gpu02", "detail": "it is tight"}]}]
 report_path:
   description: The report that was written, null when none was.
   returned: success

@@ -197,3 +197,20 @@ def test_without_a_report_there_are_no_attachments(run_action: RunAction, printe
     assert "attachment_paths" not in report(run_action, attachments={"md": "x"})
     assert "attachment_paths" not in report(run_action, check_mode=True, report_dir=str(tmp_path), attachments={"md": "x"})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_other_tables_come_before_it_and_only_those_with_rows(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
+    others = [
+        {"title": "What to know of", "rows": [{"host": "gpu02", "detail": "tight"}], "columns": [{"key": "detail", "title": "WHAT"}]},
+        {"title": "What fails", "rows": []},
+    ]
+    result = report(run_action, before=others, report_dir=str(tmp_path))
+    text = "\n".join(printed)
+    assert text.index("What to know of\n\nWHAT\n-----\ntight") < text.index("The fleet\n\nHOST") and "What fails" not in text
+    assert result["before"] == [{"title": "What to know of", "rows": [{"host": "gpu02", "detail": "tight"}]}]
+    assert result["rows"] == ROWS and "before" not in json.loads(Path(result["report_path"]).read_text(encoding="utf-8"))
+
+
+def test_a_question_has_the_output_to_itself(run_action: RunAction, printed: List[str]) -> None:
+    report(run_action, before=[{"title": "What to know of", "rows": ROWS}], query="length(rows)")
+    assert printed == ["2"]
