@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any, Dict, Optional
+
 from ansible_collections.gpufleet.vllm.plugins.action.vllm_service import ActionModule as FollowsAJob
 from ansible_collections.gpufleet.vllm.plugins.action.vllm_service import Remote
 
@@ -15,6 +18,14 @@ class ActionModule(FollowsAJob):
     module = "gpufleet.vllm.gpu_borrow"
     failed_with = {"actions": [], "put_back": None}
 
+    _controller: Optional[int] = None
+
+    def run(self, tmp: Any = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
+        """See the module's documentation."""
+        self._controller = os.getppid()
+        return super().run(tmp, task_vars)
+
     def heard(self, remote: Remote, change: str) -> None:
-        """See the base."""
-        remote.received(change)
+        """See the base. A worker outlives its controller, and what only it has heard nobody will ever read."""
+        if os.getppid() == self._controller:
+            remote.received(change)
