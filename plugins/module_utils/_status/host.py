@@ -17,6 +17,7 @@ from .._core.host_lock import holder_of
 from .._gpu.reader import GpuReader
 from .._gpu.select import resolve
 from .._gpu.types import Gpu, Snapshot
+from .._job import main as _main
 from .._job import underway
 from .._job.store import Store
 from .._service.parameters import to_request
@@ -25,6 +26,8 @@ from .._service.run import refuse_without_systemd
 from .._unit.found import ManagedService, find_managed
 from .service import Declared, examine
 
+# What Ansible sends to a host is what is imported, and the programs that a host should have are made of it.
+_SENT_ALONG = (_main,)
 # Servers are asked side by side: one that does not answer takes its twelve seconds alone.
 _SIDE_BY_SIDE = 8
 
