@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.zipapp import closure
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import run
@@ -193,3 +194,8 @@ def test_one_reading_is_enough_for_everybody() -> None:
     reading = Snapshot(True, gpus=tuple(Gpu(index, "GPU-%d" % index, None, None) for index in range(3)))
     fixed = status_host.Fixed(reading)
     assert [each.index for each in fixed.snapshot(["2", "GPU-0"]).gpus] == [2, 0] and fixed.snapshot() is reading
+
+
+def test_what_the_hosts_programs_are_made_of_is_sent_along() -> None:
+    sent = set(closure("_status.host"))
+    assert set(closure("_job.main")) | set(closure("_guard.main")) <= sent
