@@ -137,3 +137,11 @@ def test_silence_of_one_whose_engine_is_gone_is(host: Host) -> None:
     # It stays set: a server that may notice ends by itself at its next look, and systemd would be the one who restarts it.
     done, _seconds, restarted = again(host)
     assert done["ready"] and restarted, done
+
+
+def test_a_frozen_one_is_thawed_and_stopped(host: Host) -> None:
+    """systemd refuses to stop a unit that somebody has frozen."""
+    host.run(["systemctl", "freeze", UNIT])
+    done = service(host, state="stopped")
+    assert not done["failed"] and done["changed"], done
+    assert host.systemctl_show(UNIT, ["ActiveState", "FreezerState"]) == {"ActiveState": "inactive", "FreezerState": "running"}

@@ -85,7 +85,9 @@ class Systemd:
         self._job("start", unit, no_block, timeout)
 
     def stop(self, unit: str, no_block: bool = True, timeout: float = _CALL_S) -> None:
-        """Queue a stop, or wait for it up to ``timeout`` seconds."""
+        """Queue a stop, or wait for it up to ``timeout`` seconds. systemd stops no unit that is frozen: it is thawed before."""
+        if self._call(["systemctl", "show", "--property=FreezerState", "--value", "--", unit]).stdout.strip() in _FROZEN:
+            self._call(["systemctl", "thaw", "--", unit])
         self._job("stop", unit, no_block, timeout)
 
     def kill(self, unit: str, signal: str = "SIGKILL", whom: str = "all") -> None:
@@ -190,6 +192,10 @@ class Systemd:
         if not done.ok:
             raise _error(done)
         return done
+
+
+# A unit within a frozen slice is the slice's to thaw.
+_FROZEN = ("frozen", "freezing")
 
 
 def _write(path: str, text: str) -> None:

@@ -31,6 +31,15 @@ def test_a_failed_call_says_command_status_and_words() -> None:
     assert failed.value.result["cmd"] == ["systemctl", "start", "--no-block", "--", "x.service"]
 
 
+@pytest.mark.parametrize(("state", "thawed"), [("frozen", True), ("freezing", True), ("running", False), ("", False)])
+def test_a_frozen_unit_is_thawed_before_it_is_stopped(state: str, thawed: bool) -> None:
+    runner = ScriptedRunner({"systemctl show": (0, state + "\n", ""), "systemctl thaw": (0, "", ""), "systemctl stop": (0, "", "")})
+    Systemd(runner).stop("x.service")
+    assert runner.calls[1:] == [("systemctl", "thaw", "--", "x.service")][: int(thawed)] + [
+        ("systemctl", "stop", "--no-block", "--", "x.service")
+    ]
+
+
 @pytest.mark.parametrize(
     ("version", "option"),
     [("247 (247.3-7)", "--kill-who=all"), ("252 (252.39-1)", "--kill-whom=all"), ("257", "--kill-whom=all")],
