@@ -88,8 +88,8 @@ def _row(host: str, result: Mapping[str, Any], service: Mapping[str, Any], now: 
 
 def _empty(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
     state, ready = "no service", None
-    if result.get("unreachable"):
-        state = "UNREACHABLE"
+    if result.get("unreachable") or result.get("timedout"):
+        state = "UNREACHABLE"  # over a connection that stands, a host that is gone gives no sign but that
     elif result.get("failed") or not result:
         state = "UNKNOWN"
     return {

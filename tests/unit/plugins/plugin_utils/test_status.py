@@ -63,9 +63,11 @@ def test_a_row_shows_what_is_not_as_it_should_be(more: Dict[str, Any], state: st
 
 def test_hosts_without_a_service_and_hosts_that_did_not_answer_have_rows() -> None:
     results = {"gpu01": host(), "gpu02": {"unreachable": True, "msg": "No route to host"}, "gpu03": {}, "gpu04": {"failed": True}}
+    results["gpu05"] = {"failed": True, "timedout": {"period": 120}, "msg": "it took longer than 120 s"}
     rows = rows_of(results, NOW)
     assert [(row["host"], row["state"], row["ok"]) for row in rows] == [
         ("gpu01", "no service", True), ("gpu02", "UNREACHABLE", False), ("gpu03", "UNKNOWN", False), ("gpu04", "UNKNOWN", False),
+        ("gpu05", "UNREACHABLE", False),
     ]  # fmt: skip
     with pytest.raises(AnsibleFilterError):
         rows_of([], NOW)
