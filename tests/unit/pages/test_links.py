@@ -26,7 +26,7 @@ def fault(page: Path, target: str) -> str | None:
     """Why a link leads nowhere; None when it leads somewhere."""
     if re.match(r"[a-z]+:", target):
         return None
-    name, _, anchor = target.partition("#")
+    name, _hash, anchor = target.partition("#")
     path = (page.parent / name).resolve() if name else page
     if reference(path):
         return None
