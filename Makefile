@@ -15,7 +15,7 @@ export PATH := $(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint sanity unit coverage lab-test test bench chaos build docs demo lab-up lab-down lab-status clean
+.PHONY: help venv lint sanity unit coverage lab-test lab-real test bench chaos build docs demo lab-up lab-down lab-status clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ coverage: venv ## What the unit tests alone reach of plugins/
 lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on real hosts (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-test"; exit 1; }
 	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/sim tests/e2e -q --durations=15 -n $(LABS) --dist loadfile
+
+lab-real: venv ## The real vLLM (CPU build) on a host: install, deploy, swap, roll-back, benchmark (root, 1 GB of downloads once)
+	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-real"; exit 1; }
+	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/real -q --durations=10
 
 bench: venv ## Measure against what people do by hand, on a lab host (root)
 	@PYTHONPATH=tests $(PY) -m bench.facts_cost

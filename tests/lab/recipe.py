@@ -34,6 +34,9 @@ _PACKAGES = (
     "systemd-sysv",
 )
 
+# What vLLM's CPU build links to, for the hosts that run the real one.
+_PACKAGES_OF = {"bookworm": ("libnuma1",)}
+
 # What would only slow a boot or wake an idle host.
 _MASKED_UNITS = (
     "apt-daily-upgrade.timer",
@@ -92,7 +95,7 @@ def recipe(base: str) -> Recipe:
     return Recipe(
         suite=base,
         python=_PYTHONS[base],
-        packages=_PACKAGES,
+        packages=_PACKAGES + _PACKAGES_OF.get(base, ()),
         masked_units=_MASKED_UNITS,
         sshd_options=_SSHD_OPTIONS + _SSHD_OPTIONS_OF.get(base, ()),
         wheels=pinned_wheels(),
