@@ -77,7 +77,7 @@ def test_a_fleet_that_serves_as_declared(serving: dict[str, Host], tmp_path: Pat
     assert {name: marks(host) for name, host in serving.items()} == before, "a look changes nothing and leaves nothing"
     assert "What to know of" not in ran.out
     assert {"hosts", "findings", "rows", "schema_version"} <= set(ran.report or {})
-    checked = status("--check", "-e", "query=rows[].[host, ready]").expect()
+    checked = status("--check", "-e", json.dumps({"query": "rows[].[host, ready]"})).expect()
     assert '"yes"' in checked.out and "SERVICE" not in checked.out
 
 
