@@ -30,6 +30,7 @@ from e2e.changes import (
     prepared,
     service,
     serving,
+    stage,
 )
 from e2e.playbook import ROOT, Ran, playbook
 from e2e.programs import Programs
@@ -169,35 +170,35 @@ RUNS = f"{at_stage('borrowing')} && pgrep -f '[s]leep 3007'"
 
 def test_the_controller_may_die_and_the_same_command_follows(host: Host) -> None:
     command = "echo only once >> /run/borrow-count; echo begun; while [ ! -e /run/borrow-go ]; do sleep 0.1; done; echo went on"
-    running = begun(host, command)
-    inside(host, f"{at_stage('borrowing')} && test -e /run/borrow-count")
-    os.kill(running.pid, signal.SIGKILL)
-    refused = module(host, "gpu_borrow", "--check", command="other", gpus=["4"])
-    assert refused["failed"] and "gpu_borrow of GPU 4" in refused["msg"] and "since 20" in refused["msg"], refused
-    swap = service(host, name="new", model="/models/Qwen3-0.6B", gpus=["4"], port=8001, replace="conflicting")
-    assert swap["failed"] and "gpu_borrow of GPU 4" in swap["msg"] and "begun by root from" in swap["msg"], swap
-    attached = module(host, "gpu_borrow", command=command, gpus=["4"], grace=2, wait=False)
-    assert attached["job"]["attached"], attached
-    host.enter("touch /run/borrow-go")
-    told = borrow_same(host, command)
-    assert told["outcome"] == "succeeded" and "went on" in told["output"] and told["put_back"] and told["job"]["attached"], told
-    assert host.read("/run/borrow-count") == "only once\n"
-    at_peace(host)
+    with begun(host, command) as running:
+        inside(host, f"{at_stage('borrowing')} && test -e /run/borrow-count")
+        os.kill(running.pid, signal.SIGKILL)
+        refused = module(host, "gpu_borrow", "--check", command="other", gpus=["4"])
+        assert refused["failed"] and "gpu_borrow of GPU 4" in refused["msg"] and "since 20" in refused["msg"], refused
+        swap = service(host, name="new", model="/models/Qwen3-0.6B", gpus=["4"], port=8001, replace="conflicting")
+        assert swap["failed"] and "gpu_borrow of GPU 4" in swap["msg"] and "begun by root from" in swap["msg"], swap
+        attached = module(host, "gpu_borrow", command=command, gpus=["4"], grace=2, wait=False)
+        assert attached["job"]["attached"], attached
+        host.enter("touch /run/borrow-go")
+        told = borrow_same(host, command)
+        assert told["outcome"] == "succeeded" and "went on" in told["output"] and told["put_back"] and told["job"]["attached"], told
+        assert host.read("/run/borrow-count") == "only once\n"
+        at_peace(host)
 
 
 def test_what_nobody_heard_of_is_told_to_the_same_command_and_not_run_again(host: Host) -> None:
     command = "echo run >> /run/borrow-count; while [ ! -e /run/borrow-go ]; do sleep 0.1; done; echo result $(wc -l < /run/borrow-count)"
-    running = begun(host, command)
-    inside(host, f"{at_stage('borrowing')} && test -e /run/borrow-count")
-    os.kill(running.pid, signal.SIGKILL)  # its worker lives on, and follows
-    host.enter("touch /run/borrow-go")
-    at_rest(host)
-    inside(host, "! pgrep -f '[c]hange.pyz attend'")
-    at_peace(host)
-    told = borrow_same(host, command)
-    assert told["output"] == "result 1\n" and told["job"]["attached"], told
-    again = borrow_same(host, command)
-    assert again["output"] == "result 2\n" and not again["job"]["attached"], again
+    with begun(host, command) as running:
+        inside(host, f"{at_stage('borrowing')} && test -e /run/borrow-count")
+        os.kill(running.pid, signal.SIGKILL)  # its worker lives on, and follows
+        host.enter("touch /run/borrow-go")
+        at_rest(host)
+        inside(host, "! pgrep -f '[c]hange.pyz attend'")
+        at_peace(host)
+        told = borrow_same(host, command)
+        assert told["output"] == "result 1\n" and told["job"]["attached"], told
+        again = borrow_same(host, command)
+        assert again["output"] == "result 2\n" and not again["job"]["attached"], again
 
 
 def borrow_same(host: Host, command: str) -> dict[str, Any]:
@@ -240,11 +241,12 @@ def test_the_power_may_fail(host: Host) -> None:
 
 
 def test_a_swap_that_is_under_way_is_not_disturbed(host: Host) -> None:
-    host.vllm.behave("old", load_seconds=4.0)
-    begin = service(host, **{**OLD, "state": "restarted", "wait": False})
-    assert begin["job"]["id"], begin
-    refused = borrow(host, SAYS).expect(2)
-    assert "vllm_service restarted old" in refused.out and "begun by" in refused.out
+    with stage(host, "stopping"):
+        begin = service(host, **{**OLD, "state": "restarted", "wait": False})
+        assert begin["job"]["id"], begin
+        inside(host, at_stage("stopping"))
+        refused = borrow(host, SAYS).expect(2)
+        assert "vllm_service restarted old" in refused.out and "begun by" in refused.out
     at_rest(host)
     assert host.exists(PROGRESS) and serving(host) == "old"
 
