@@ -6,6 +6,8 @@ PYTHON3 ?= python3
 HOSTS ?= 3
 # How many labs the tests use side by side: they wait more than they work.
 LABS ?= 3
+# How many processes share the unit tests: they do work.
+UNITS ?= 2
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
 LAB := PYTHONPATH=tests $(PY) -m lab
@@ -35,8 +37,8 @@ lint: venv ## yamllint, ruff, mypy, ansible-lint, antsibull-docs, antsibull-chan
 sanity: venv ## ansible-test sanity on a copy of the tracked files
 	@$(PY) tests/gates/sanity.py
 
-unit: venv ## Unit tests: pure Python, no root, about five minutes
-	@$(PY) -m pytest tests/unit -q
+unit: venv ## Unit tests: pure Python, no root, a few minutes
+	@$(PY) -m pytest tests/unit -q -n $(UNITS)
 
 coverage: venv ## What the unit tests alone reach of plugins/
 	@$(PY) -m coverage run -m pytest tests/unit -q

@@ -24,8 +24,6 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._terminal import UNS
 MODULE = "gpufleet.vllm.vllm_service"
 PROGRAM = "/usr/local/lib/gpufleet/change.pyz"
 RECONNECT_S = 600
-# What is there in any case when it failed.
-_FAILED_WITH = {"actions": [], "rolled_back": False}
 # What this run of the module knows, and the job does not.
 _OF_THE_RUN = ("invocation", "ansible_facts", "deprecations", "job")
 
@@ -37,7 +35,8 @@ class ActionModule(ActionBase):
     _supports_async = True
     # Another module whose work is a job of the host is followed in the same way.
     module = MODULE
-    failed_with: Mapping[str, Any] = _FAILED_WITH
+    # What is there in any case when it failed.
+    failed_with: Mapping[str, Any] = {"actions": [], "rolled_back": False}
 
     def run(self, tmp: Any = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         """See the module's documentation."""
@@ -161,10 +160,8 @@ class Remote(Host):
         Display().display("[WARNING] %s: %s" % (self._name, text), color=constants.COLOR_WARN, stderr=True)
 
 
-def merged(
-    begun: Mapping[str, Any], done: Mapping[str, Any], diff: bool, failed_with: Mapping[str, Any] = _FAILED_WITH
-) -> Dict[str, Any]:
-    """The job's result as the task's: what the module returns when it waits itself."""
+def merged(begun: Mapping[str, Any], done: Mapping[str, Any], diff: bool, failed_with: Mapping[str, Any]) -> Dict[str, Any]:
+    """The job's result as the task's: what the module returns when it waits itself, ``failed_with`` what any failure has."""
     result: Dict[str, Any] = {key: begun[key] for key in begun if key in _OF_THE_RUN or key.startswith("_ansible")}
     result.update(done)
     if not diff:

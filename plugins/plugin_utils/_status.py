@@ -92,10 +92,11 @@ def _empty(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
         state = "UNREACHABLE"  # over a connection that stands, a host that is gone gives no sign but that
     elif result.get("failed") or not result:
         state = "UNKNOWN"
+    gpus = result.get("gpus") or []
     return {
-        "host": host, "service": None, "model": None, "state": state, "ready": ready, "gpus": spans([gpu.get("index") for gpu in
-        result.get("gpus") or []]), "gpu_gib": _gib(result.get("gpus") or []), "up": None, "requests": None, "drift": None, "port": None,
-        "version": None, "since": None, "ok": state == "no service",
+        "host": host, "service": None, "model": None, "state": state, "ready": ready, "gpus": spans([gpu.get("index") for gpu in gpus]),
+        "gpu_gib": _gib(gpus), "up": None, "requests": None, "drift": None, "port": None, "version": None, "since": None,
+        "ok": state == "no service",
     }  # fmt: skip
 
 

@@ -21,8 +21,8 @@ from .known import NAMESPACE, filters, make_targets, modules, playbooks
 CLIS = {"ansible-playbook": PlaybookCLI, "ansible": AdHocCLI}
 # Programs of others, whose arguments nobody here can look up.
 OTHERS = {
-    "ansible-galaxy", "ansible-vault", "cd", "chmod", "cp", "curl", "echo", "export", "git", "journalctl", "jq", "pip", "printf", "python3", "rm",
-    "sudo", "systemctl", "umask",
+    "ansible-galaxy", "ansible-vault", "cd", "chmod", "cp", "curl", "echo", "export", "git", "journalctl", "jq", "pip", "printf",
+    "python3", "rm", "sudo", "systemctl", "umask",
 }  # fmt: skip
 # In an example's text: the name of the file that it shows.
 FILES = {found for block in examples("yaml") for found in re.findall(r"^# ([\w.-]+\.yml)\b", block.text, re.M)}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.conftest import pytest_runtest_makereport as pytest_runtest_makereport
+from e2e import conftest as e2e
 from hub.server import Hub, Model
 from packages.index import Index
 from real import tiny, wheels
@@ -20,6 +20,9 @@ from real.machine import Real
 from lab import HostSpec, Lab, LabError, prereq
 from lab.places import cache_dir, state_dir
 from lab.record import load
+
+# A test that fails shows what its hosts' journals say.
+pytest_runtest_makereport = e2e.pytest_runtest_makereport
 
 
 @pytest.fixture(scope="session")

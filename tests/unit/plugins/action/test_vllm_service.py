@@ -169,7 +169,7 @@ def test_a_restart_is_not_begun_twice() -> None:
 
 
 def test_a_failure_has_what_a_failure_of_the_module_has() -> None:
-    result = merged(BEGUN, {"failed": True, "msg": "rolled back", "changed": True}, False)
+    result = merged(BEGUN, {"failed": True, "msg": "rolled back", "changed": True}, False, ActionModule.failed_with)
     assert result["actions"] == [] and result["rolled_back"] is False and result["failed"]
 
 

@@ -60,8 +60,8 @@ def looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looked:
         Path(path).write_bytes(content)
     os.chmod(found.paths.guard, 0o755)
     os.makedirs(found.paths.records, exist_ok=True)
-    found.units.units[CHANGE_UNIT] = replace(found.units.units[OLD], unit=CHANGE_UNIT, unit_file_state="enabled", main_pid=0,
-                                                  active_state="inactive", sub_state="dead")  # fmt: skip
+    ended = replace(found.units.units[OLD], main_pid=0, active_state="inactive", sub_state="dead")
+    found.units.units[CHANGE_UNIT] = replace(ended, unit=CHANGE_UNIT, unit_file_state="enabled")
     Path(found.paths.units, CHANGE_UNIT).write_text("")
     found.serving()
     return found
