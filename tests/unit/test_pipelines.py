@@ -144,4 +144,9 @@ def test_every_play_has_tags(collection: Collection, path: str) -> None:
     plays = collection.yaml(path)
     assert [play["name"] for play in plays if not play.get("tags")] == []
     assert plays[0]["tags"] == ["always"], "the check of the request is never left out"
-    assert "report" in plays[-1]["tags"], "the last play of each playbook shows what was done"
+    told = [task for task in plays[-1]["tasks"] if "gpufleet.vllm.fleet_report" in task]
+    assert told and all(task.get("tags") == ["report"] for task in told), "the last play shows what was done"
+    verdict = plays[-1]["tasks"][-1]
+    assert "ansible.builtin.fail" in verdict and "report" not in [*plays[-1]["tags"], *verdict.get("tags", [])], (
+        "a run without a report ends as it does with one"
+    )
