@@ -16,8 +16,10 @@ description:
     started is ended with it, by its control group, and nobody else's process is touched.
   - All of it runs as a job of the host, C(gpufleet-change.service), which survives the module, its connection, its controller and its
     own death. Where the host itself goes down, the services are put back at its next boot.
-  - Running the same task again while it is under way follows it. Where it has ended with nobody there to hear what came of it, the
-    same task returns that, and runs nothing. Swaps, clean-ups and benchmarks are refused meanwhile.
+  - Running the same task again while it is under way follows it. Where it has ended well, and nothing else was changed on the host by
+    this collection since, the same task returns that result, changes nothing and runs nothing, unless O(force) is set. Where it ended
+    with nobody there to hear what came of it, the same task tells that once, also of a failure.
+  - Swaps, clean-ups and benchmarks are refused meanwhile.
 author:
   - The gpufleet.vllm authors (@gpufleet)
 extends_documentation_fragment:
@@ -32,9 +34,9 @@ attributes:
     details:
       - Shows the plan. Nothing but the collection's own programs is changed for good.
   idempotent:
-    support: none
+    support: partial
     details:
-      - Each run runs the command, except for one that finds the same run under way, or ended and unheard of.
+      - A command that succeeded is not run again while its result stands, unless O(force) is set. One that failed is.
 requirements:
   - systemd 247 or newer on the host
   - Python 3.9 or newer on the host; no Python package is required there
@@ -105,6 +107,11 @@ options:
       - Seconds that the services may take until they serve again, at least 1800.
     type: int
     default: 1800
+  force:
+    description:
+      - Run the command although the result of its last run stands.
+    type: bool
+    default: false
   wait:
     description:
       - Whether to wait for the end. With V(false) the module returns as soon as the job has begun, and running the same task again
@@ -176,7 +183,7 @@ seconds:
   type: float
   sample: 41.7
 detail:
-  description: How it ended, in words, when it did not succeed.
+  description: How it ended, in words, when it did not succeed; or when it ended, where its result stands and it was not run.
   returned: always
   type: str
   sample: it ended with exit status 3
@@ -239,7 +246,7 @@ services:
   sample:
     - {"unit": "vllm-kimi.service", "name": "kimi", "served_name": "kimi", "gpus": [2], "before": "serves", "served": true, "back": true}
 put_back:
-  description: Whether everything is as it was before. Null in check mode.
+  description: Whether everything is as it was before. Null in check mode, and where a result stands and nothing was stopped.
   returned: always
   type: bool
   sample: true
@@ -275,7 +282,7 @@ gpus_after:
   sample: []
 job:
   description: The job that carried it out, as M(gpufleet.vllm.vllm_service) has it.
-  returned: except in check mode
+  returned: when it was run, or is under way
   type: dict
   sample: {"id": "3f9c2a77d1e04b58", "unit": "gpufleet-change.service", "attached": false}
 timings:
@@ -305,11 +312,12 @@ ARGUMENT_SPEC = {
     "drain_timeout": {"type": "int", "default": 0},
     "stop_timeout": {"type": "int", "default": 60},
     "ready_timeout": {"type": "int", "default": 1800},
+    "force": {"type": "bool", "default": False},
     "wait": {"type": "bool", "default": True},
     "reconnect_timeout": {"type": "int", "default": 600},
 }
-# How it is waited for is no part of what is asked for.
-_NOT_ASKED = ("wait", "reconnect_timeout")
+# How it is waited for is no part of what is asked for, nor whether it is run again.
+_NOT_ASKED = ("force", "wait", "reconnect_timeout")
 
 
 def main() -> None:
@@ -317,7 +325,7 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     params = {name: value for name, value in module.params.items() if name in ARGUMENT_SPEC and name not in _NOT_ASKED}
     try:
-        result = borrow(params, to_borrow(params), Ports(), module.check_mode, module.params["wait"])
+        result = borrow(params, to_borrow(params), Ports(), module.check_mode, module.params["wait"], module.params["force"])
     except GpuFleetError as exc:
         result = dict(exc.result, msg=exc.msg, failed=True)
     for warning in result.pop("warnings", []):

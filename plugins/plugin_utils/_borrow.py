@@ -22,7 +22,7 @@ OWN = ("command", "gpus", "target", "batch", "report_dir", "query")
 # What the role takes besides; what the playbook has a name of its own for is left out.
 OPTIONS = (
     "env", "chdir", "user", "timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout",
-    "reconnect_timeout",
+    "reconnect_timeout", "force",
 )  # fmt: skip
 _WORDS = {
     "succeeded": "succeeded", "failed": "FAILED", "timed out": "TIMED OUT", "killed": "KILLED", "not begun": "NOT BEGUN",
@@ -117,6 +117,8 @@ def _word(result: Mapping[str, Any]) -> Tuple[str, bool]:
         if result.get("outcome") in ("failed", "timed out", "killed", "not begun", "stopped"):
             return _WORDS[str(result["outcome"])], False
         return ("GAVE UP", False) if result.get("changed") and result.get("services") else ("refused", False)
+    if result.get("put_back") is None and result.get("outcome") == "succeeded":
+        return "stands", True
     if result.get("put_back") is None:
         following = any(each.get("action") == "follow" for each in result.get("actions") or [])
         return "under way" if following else "would run", True
@@ -128,6 +130,8 @@ def _detail(result: Mapping[str, Any], fine: bool) -> Optional[str]:
     left = result.get("left_behind") or []
     if not fine:
         return "; ".join(lines) or ("no host after one that is not put back gives its GPUs away" if not result else None)
+    if result.get("put_back") is None and result.get("outcome") == "succeeded":
+        return str(result.get("detail") or "") or None
     if left:
         return "it left %d process%s behind, ended since" % (len(left), "" if len(left) == 1 else "es")
     return None

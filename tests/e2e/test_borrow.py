@@ -95,6 +95,12 @@ def test_the_command_runs_on_the_free_gpus_and_what_served_serves_again(host: Ho
     assert Programs(host).alive(neighbour.pid), "a neighbour on another GPU was touched"
     at_peace(host)
 
+    before = marks(host)
+    again = borrow(host, SAYS, reports=tmp_path / "again").expect()
+    assert again.changed == {host.name: 0} and marks(host) == before, "a result that stands is not made again"
+    (row,) = again.report["rows"] if again.report else [{}]
+    assert (row["result"], row["services"]) == ("stands", None) and "its result stands" in row["detail"], row
+
 
 def test_a_free_gpu_is_really_free_for_the_command(host: Host, tmp_path: Path) -> None:
     """The command sees what the driver says: nothing but itself on the borrowed GPU."""
@@ -198,12 +204,14 @@ def test_what_nobody_heard_of_is_told_to_the_same_command_and_not_run_again(host
         told = borrow_same(host, command)
         assert told["output"] == "result 1\n" and told["job"]["attached"], told
         again = borrow_same(host, command)
-        assert again["output"] == "result 2\n" and not again["job"]["attached"], again
+        assert again["output"] == "result 1\n" and not again["changed"] and "stands" in again["detail"], again
+        anew = borrow_same(host, command, force=True)
+        assert anew["output"] == "result 2\n" and anew["changed"] and not anew["job"]["attached"], anew
 
 
-def borrow_same(host: Host, command: str) -> dict[str, Any]:
+def borrow_same(host: Host, command: str, force: bool = False) -> dict[str, Any]:
     """What ``begun`` asks for, by the module through its action plugin."""
-    return module(host, "gpu_borrow", command=command, gpus=["4"], grace=2)
+    return module(host, "gpu_borrow", command=command, gpus=["4"], grace=2, force=force)
 
 
 def test_a_job_that_is_killed_finds_its_command_again(host: Host, tmp_path: Path) -> None:

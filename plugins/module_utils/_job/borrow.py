@@ -35,10 +35,13 @@ from .store import Store
 _SENT_ALONG = (_main,)
 
 
-def borrow(params: Mapping[str, Any], request: BorrowRequest, ports: Ports, check_mode: bool, wait: bool = True) -> Dict[str, Any]:
+def borrow(
+    params: Mapping[str, Any], request: BorrowRequest, ports: Ports, check_mode: bool, wait: bool = True, force: bool = False
+) -> Dict[str, Any]:
     """The module's result, with ``warnings``; with ``failed`` and ``msg`` when it has failed.
 
-    ``params`` are what ``request`` was made from. Raises GpuFleetError for what is refused before anything was touched.
+    ``params`` are what ``request`` was made from. ``force`` runs the command although its last run stands. Raises GpuFleetError for
+    what is refused before anything was touched.
     """
     refuse_without_systemd(ports)
     store = Store(ports.paths.change, ports.paths.run)
@@ -46,6 +49,8 @@ def borrow(params: Mapping[str, Any], request: BorrowRequest, ports: Ports, chec
         found = store.load()
         if found is None:
             done = _unheard(request, store, wait) if not check_mode else None
+            if done is None and not force:
+                done = _standing(request, store)
             if done is None:
                 done = _begin(params, request, ports, check_mode, wait, store)
             if done is not None:
@@ -69,9 +74,30 @@ def _unheard(request: BorrowRequest, store: Store, wait: bool) -> Optional[Dict[
         return {"changed": True, "job": job}
     result = dict(last["result"], job=job)
     ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(last["ended"])))
-    text = "This is what came of the run that ended at %s, which nobody had heard of. Run again to run the command anew." % ended
+    text = "This is what came of the run that ended at %s, which nobody had heard of." % ended
     result["warnings"] = [text, *(result.get("warnings") or [])]
     return _heard(result, store)
+
+
+def _standing(request: BorrowRequest, store: Store) -> Optional[Dict[str, Any]]:
+    """The result of the same request where the host's last change was just that, and went well: nothing is stopped for it twice.
+
+    What the services do now is not looked at, so nothing is said of it.
+    """
+    last = store.last()
+    if last is None or last.get("digest") != digest_of(request):
+        return None
+    result = dict(last["result"])
+    if result.get("failed") or result.get("outcome") != "succeeded" or not result.get("put_back"):
+        return None
+    ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(last["ended"])))
+    of_now = ("actions", "files", "services", "ended_processes", "gpus_before", "gpus_after", "warnings")
+    nothing: Dict[str, Any] = {key: [] for key in of_now}
+    result.pop("diff", None)
+    return dict(
+        result, **nothing, changed=False, put_back=None, timings={},
+        detail="it ended at %s, and its result stands; with `force` it is run again" % ended,
+    )  # fmt: skip
 
 
 def _heard(result: Dict[str, Any], store: Store) -> Dict[str, Any]:

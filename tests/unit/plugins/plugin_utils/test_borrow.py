@@ -65,3 +65,9 @@ def test_a_request_that_cannot_be_meant(asked: Dict[str, Any], names: Any, said:
 @pytest.mark.parametrize("gpus", ["0,1", [0, 1], 4, "all", ["GPU-1c2d"]])
 def test_gpus_may_be_said_in_every_way_that_the_module_takes(gpus: Any) -> None:
     assert faults({"command": ["nvidia-smi", "-L"], "gpus": gpus}, ["command", "gpus", "gpu_borrow_user", "unrelated"]) == []
+
+
+def test_a_result_that_stands_says_nothing_of_the_services() -> None:
+    result = {"changed": False, "outcome": "succeeded", "put_back": None, "rc": 0, "services": [], "actions": [], "detail": "it ended at 3"}
+    (row,) = rows_of({"gpu01": result})
+    assert (row["result"], row["ok"], row["services"], row["detail"]) == ("stands", True, None, "it ended at 3")

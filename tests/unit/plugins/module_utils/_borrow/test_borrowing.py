@@ -111,16 +111,31 @@ def test_a_service_that_would_come_up_as_something_else_is_refused(place: Place)
 
 
 def test_what_nobody_heard_of_is_told_to_the_same_request_and_run_once(place: Place) -> None:
+    place.program = Program(rc=3)
     place.asks()
     last = json.loads(Path(place.paths.change, "last.json").read_text())
     assert last["received"] is True
-    assert place.asks()["job"]["attached"] is False and len(place.program.starts) == 2, "what was heard of is run anew"
+    assert place.asks()["job"]["attached"] is False and len(place.program.starts) == 2, "what failed and was heard of is run anew"
     last = json.loads(Path(place.paths.change, "last.json").read_text())
     del last["received"]
     Path(place.paths.change, "last.json").write_text(json.dumps(last))
     told = place.asks()
     assert told["job"]["attached"] and "nobody had heard of" in told["warnings"][0] and len(place.program.starts) == 2
     assert not place.asks()["job"]["attached"] and len(place.program.starts) == 3
+
+
+def test_a_result_stands_until_it_is_forced_or_something_else_is_asked_for(place: Place) -> None:
+    first = place.asks()
+    place.units.log.clear()
+    before = place.snapshot()
+    for check in (True, False):
+        again = place.asks(check=check)
+        assert (again["changed"], again["outcome"], again["output"], again["actions"]) == (False, "succeeded", first["output"], []), again
+        assert "its result stands" in again["detail"] and again["put_back"] is None and "job" not in again
+    assert place.units.log == [] and place.snapshot() == before and len(place.program.starts) == 1
+    assert place.asks(force=True)["changed"] and len(place.program.starts) == 2
+    assert place.asks(command="bench --more")["changed"] and len(place.program.starts) == 3
+    assert place.asks()["changed"] and len(place.program.starts) == 4, "something else was run in between"
 
 
 def test_where_nothing_serves_the_command_runs_all_the_same(place: Place) -> None:
