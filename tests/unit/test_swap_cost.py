@@ -42,7 +42,7 @@ def workers(tasks: list[dict[str, Any]], once: bool) -> list[str]:
 @pytest.mark.parametrize(
     ("play", "each", "once"),
     [
-        ("Plan the swap on every host", ["Look at the host and plan"], 3),
+        ("Plan the swap on every host", ["Look at the host and plan"], 1),
         ("Swap", ["Before this host", "Make the chosen model the one that serves", "After this host"], 0),
         ("Report", ["Fail where the swap failed"], 1),
     ],
