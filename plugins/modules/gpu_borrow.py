@@ -18,7 +18,7 @@ description:
     own death. Where the host itself goes down, the services are put back at its next boot.
   - Running the same task again while it is under way follows it. Where it has ended well, and nothing else was changed on the host by
     this collection since, the same task returns that result, changes nothing and runs nothing, unless O(force) is set. Where it ended
-    with nobody there to hear what came of it, the same task tells that once, also of a failure.
+    with nobody there to hear what came of it, the same task tells that once, also of a failure, unless O(force) is set.
   - Swaps, clean-ups and benchmarks are refused meanwhile.
 author:
   - The gpufleet.vllm authors (@gpufleet)
@@ -109,7 +109,7 @@ options:
     default: 1800
   force:
     description:
-      - Run the command although the result of its last run stands.
+      - Run the command although the result of its last run stands, or was not heard of yet. One that is under way is followed.
     type: bool
     default: false
   wait:
@@ -281,7 +281,9 @@ gpus_after:
   elements: dict
   sample: []
 job:
-  description: The job that carried it out, as M(gpufleet.vllm.vllm_service) has it.
+  description:
+    - The job that carried it out, as M(gpufleet.vllm.vllm_service) has it.
+    - With C(ended), the host's time at which it ended, where this is the result of an earlier run that nobody had heard of.
   returned: when it was run, or is under way
   type: dict
   sample: {"id": "3f9c2a77d1e04b58", "unit": "gpufleet-change.service", "attached": false}

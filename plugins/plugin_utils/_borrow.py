@@ -126,15 +126,17 @@ def _word(result: Mapping[str, Any]) -> Tuple[str, bool]:
 
 
 def _detail(result: Mapping[str, Any], fine: bool) -> Optional[str]:
-    lines = str(result.get("msg") or "").strip().splitlines()
+    ended = (result.get("job") or {}).get("ended")
+    said = ["this is what came of the run that ended at %s, which nobody had heard of; it was not run again" % ended] if ended else []
     left = result.get("left_behind") or []
     if not fine:
-        return "; ".join(lines) or ("no host after one that is not put back gives its GPUs away" if not result else None)
+        said += str(result.get("msg") or "").strip().splitlines()
+        return "; ".join(said) or ("no host after one that is not put back gives its GPUs away" if not result else None)
     if result.get("put_back") is None and result.get("outcome") == "succeeded":
-        return str(result.get("detail") or "") or None
-    if left:
-        return "it left %d process%s behind, ended since" % (len(left), "" if len(left) == 1 else "es")
-    return None
+        said += [str(result["detail"])] if result.get("detail") else []
+    elif left:
+        said.append("it left %d process%s behind, ended since" % (len(left), "" if len(left) == 1 else "es"))
+    return "; ".join(said) or None
 
 
 def _last_line(output: Any) -> Optional[str]:

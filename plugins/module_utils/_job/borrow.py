@@ -48,9 +48,7 @@ def borrow(
     while True:
         found = store.load()
         if found is None:
-            done = _unheard(request, store, wait) if not check_mode else None
-            if done is None and not force:
-                done = _standing(request, store)
+            done = None if force else _unheard(request, store, wait, check_mode) or _standing(request, store)
             if done is None:
                 done = _begin(params, request, ports, check_mode, wait, store)
             if done is not None:
@@ -64,19 +62,19 @@ def borrow(
             clear(found, ports, store)
 
 
-def _unheard(request: BorrowRequest, store: Store, wait: bool) -> Optional[Dict[str, Any]]:
-    """What came of the same request when it ended with nobody there to hear it: told now, in place of running the command again."""
+def _unheard(request: BorrowRequest, store: Store, wait: bool, check_mode: bool) -> Optional[Dict[str, Any]]:
+    """What came of the same request when it ended with nobody there to hear it: told now, in place of running the command again.
+
+    Whoever does not wait notes himself that he has heard it (``change.pyz received``): he may be one who only begins to follow.
+    """
     last = store.last()
     if last is None or last.get("digest") != digest_of(request) or last.get("received"):
         return None
-    job = job_entry(str(last["id"]), True)
-    if not wait:
-        return {"changed": True, "job": job}
-    result = dict(last["result"], job=job)
     ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(last["ended"])))
-    text = "This is what came of the run that ended at %s, which nobody had heard of." % ended
+    text = "This is what came of the run that ended at %s, which nobody had heard of. The command was not run again." % ended
+    result = dict(last["result"], job=dict(job_entry(str(last["id"]), True), ended=ended))
     result["warnings"] = [text, *(result.get("warnings") or [])]
-    return _heard(result, store)
+    return _heard(result, store) if wait and not check_mode else result
 
 
 def _standing(request: BorrowRequest, store: Store) -> Optional[Dict[str, Any]]:

@@ -71,3 +71,11 @@ def test_a_result_that_stands_says_nothing_of_the_services() -> None:
     result = {"changed": False, "outcome": "succeeded", "put_back": None, "rc": 0, "services": [], "actions": [], "detail": "it ended at 3"}
     (row,) = rows_of({"gpu01": result})
     assert (row["result"], row["ok"], row["services"], row["detail"]) == ("stands", True, None, "it ended at 3")
+
+
+def test_a_result_that_nobody_had_heard_of_says_so() -> None:
+    job = {"id": "a1", "attached": True, "ended": "2026-01-02 03:04:05"}
+    (row,) = rows_of({"gpu01": {**DONE, "job": job}})
+    assert row["result"] == "succeeded" and "ended at 2026-01-02 03:04:05, which nobody had heard of" in row["detail"]
+    (row,) = rows_of({"gpu01": {**DONE, "job": job, "failed": True, "outcome": "failed", "msg": "it ended with 3"}})
+    assert row["result"] == "FAILED" and "nobody had heard of" in row["detail"] and row["detail"].endswith("; it ended with 3")

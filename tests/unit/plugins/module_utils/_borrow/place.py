@@ -67,8 +67,8 @@ class Place(Host):
     def asks(self, check: bool = False, **more: Any) -> dict[str, Any]:
         """The module, from its parameters to its result."""
         params = {**ASKED, **more}
-        force = params.pop("force", False)
-        return borrow(params, to_borrow(params), self.ports(), check, True, force)
+        force, wait = params.pop("force", False), params.pop("wait", True)
+        return borrow(params, to_borrow(params), self.ports(), check, wait, force)
 
     def unit(self) -> str:
         return next((name for name in self.units.units if name.startswith(PREFIX)), "")

@@ -124,6 +124,32 @@ def test_what_nobody_heard_of_is_told_to_the_same_request_and_run_once(place: Pl
     assert not place.asks()["job"]["attached"] and len(place.program.starts) == 3
 
 
+def unheard(place: Place) -> None:
+    last = json.loads(Path(place.paths.change, "last.json").read_text())
+    last.pop("received", None)
+    Path(place.paths.change, "last.json").write_text(json.dumps(last))
+
+
+@pytest.mark.parametrize("program", [Program(), Program(rc=3)], ids=["worked", "failed"])
+def test_whoever_does_not_wait_is_told_in_full_what_nobody_heard_of(place: Place, program: Program) -> None:
+    place.program = program
+    place.asks()
+    unheard(place)
+    for more in ({"wait": False}, {"check": True}):
+        told = place.asks(**more)
+        assert "nobody had heard of" in told["warnings"][0] and told["job"]["ended"].startswith("20") and told["output"], told
+        assert told["failed"] == bool(program.rc) and len(place.program.starts) == 1
+    last = place.store.last()
+    assert last is not None and not last.get("received"), "who only begins to follow has not heard it yet"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_force_runs_anew_what_nobody_heard_of(place: Place, wait: bool) -> None:
+    place.asks()
+    unheard(place)
+    assert not place.asks(force=True, wait=wait)["job"]["attached"] and len(place.program.starts) == 2
+
+
 def test_a_result_stands_until_it_is_forced_or_something_else_is_asked_for(place: Place) -> None:
     first = place.asks()
     place.units.log.clear()
