@@ -10,6 +10,7 @@ file of the service says is looked at beside it: which vLLM runs, and which revi
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
 
@@ -20,6 +21,17 @@ from .._unit.change_unit import CHANGE_UNIT
 # More changed lines than these are counted.
 _LINES = 3
 _LONGEST = 120
+_VARIABLE = "Environment="
+_VARIABLE_NAME = re.compile(r"""Environment=["']?([A-Za-z_][A-Za-z0-9_]*)=""")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
+_SECRET = re.compile(r"(?i)key|secret|passw|passphrase|pwd|credential|auth|cookie|token(?!iz)")
+# max-num-batched-tokens and its like count tokens.
+_COUNTS = re.compile(r"(?i)(max|min|long)[-_].*token")
+# A number, with a unit perhaps, or a switch.
+_PLAIN = re.compile(
+    r"(?i)(-?[0-9]{1,12}(\.[0-9]{1,6})?( ?(us|ms|s|sec|m|min|h|d|k|M|G|T|B|KiB|MiB|GiB|%))?"
+    r"|true|false|yes|no|on|off|null|infinity)\Z"
+)
 
 
 @dataclass(frozen=True)
@@ -98,32 +110,57 @@ def _kind_of(path: str) -> str:
 
 def _differences(name: str, before: bytes, wanted: bytes) -> str:
     """Such as ``kimi.yaml has "max-model-len: 4096" where "max-model-len: 8192" is declared``."""
+    sign = ":" if name.endswith((".yaml", ".yml")) else "="
     has, should = _lines(before), _lines(wanted)
     only_there = [line for line in has if line not in should]
     only_declared = [line for line in should if line not in has]
     parts = []
     for line in only_there[:_LINES]:
-        key = _key(line)
-        other = next((each for each in only_declared if key and _key(each) == key), None)
+        key = _key(line, sign)
+        other = next((each for each in only_declared if key and _key(each, sign) == key), None)
         if other is not None:
             only_declared.remove(other)
-            parts.append('has "%s" where "%s" is declared' % (line[:_LONGEST], other[:_LONGEST]))
+            parts.append(_changed(key, line, other, sign))
         else:
-            parts.append('has "%s", which is not declared' % line[:_LONGEST])
-    parts += ['lacks "%s"' % line[:_LONGEST] for line in only_declared[: max(0, _LINES - len(parts))]]
+            parts.append('has "%s", which is not declared' % key if key else "has a line that is not declared")
+    parts += ["lacks %s" % _shown(line, sign) for line in only_declared[: max(0, _LINES - len(parts))]]
     more = len([line for line in has if line not in should]) + len([line for line in should if line not in has]) - 2 * len(parts)
     text = "%s %s" % (name, ", ".join(parts) or "has the same lines in another order")
     return text + (", and more" if more > 0 and len(parts) >= _LINES else "")
+
+
+def _changed(key: str, line: str, declared: str, sign: str) -> str:
+    """What a host's file says may be anybody's secret: of it only numbers and switches are shown, of a key that is declared."""
+    if _told(declared, sign) and _PLAIN.match(line.partition(sign)[2].strip()):
+        return 'has "%s" where "%s" is declared' % (line[:_LONGEST], declared[:_LONGEST])
+    if _told(declared, sign):
+        return 'has another "%s" where "%s" is declared' % (key, declared[:_LONGEST])
+    return 'has another "%s" than is declared' % key
+
+
+def _shown(line: str, sign: str) -> str:
+    """A line of the declaration, without its value where that may be a secret."""
+    key = _key(line, sign)
+    if _told(line, sign):
+        return '"%s"' % line[:_LONGEST]
+    return '"%s"' % key if key else "a line that is declared"
+
+
+def _told(line: str, sign: str) -> bool:
+    """Whether the value of a declared line may be told."""
+    key = _key(line, sign)
+    return bool(key) and not line.startswith(_VARIABLE) and (_SECRET.search(key) is None or _COUNTS.match(key) is not None)
 
 
 def _lines(text: bytes) -> List[str]:
     return [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
-def _key(line: str) -> str:
-    for sign in ("=", ": "):
-        if sign in line:
-            head = line.split(sign)[0]
-            # Environment="NAME=value": the variable, not the setting, is what differs.
-            return line.split("=")[1] if head == "Environment" and line.count("=") > 1 else head
-    return ""
+def _key(line: str, sign: str) -> str:
+    """The setting that a line sets, a variable for ``Environment="NAME=value"``; "" for what sets none."""
+    if line.startswith(_VARIABLE):
+        match = _VARIABLE_NAME.match(line)
+        return match.group(1) if match else _VARIABLE[:-1]
+    head, found, _value = line.partition(sign)
+    head = head.strip().strip("\"'")
+    return head if found and _NAME.match(head) else ""

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import run
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status import host as status_host
+from ansible_collections.gpufleet.vllm.plugins.module_utils._status.drift import _differences
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status.host import status_of
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job import host as base
@@ -116,7 +117,41 @@ def test_a_unit_that_was_changed_by_hand(looked: Looked) -> None:
     unit = Path(looked.paths.units, OLD)
     unit.write_text(unit.read_text().replace("[Service]", "[Service]\nNice=-5", 1))
     (service,) = status(looked)["services"]
-    assert kinds(service) == ["unit"] and 'has "Nice=-5", which is not declared' in service["drift"][0]["detail"]
+    assert kinds(service) == ["unit"] and 'has "Nice", which is not declared' in service["drift"][0]["detail"]
+
+
+def test_what_somebody_wrote_into_a_file_by_hand_may_be_a_secret(looked: Looked) -> None:
+    unit = Path(looked.paths.units, OLD)
+    by_hand = '[Service]\nEnvironment="VLLM_API_KEY=sk-one"\nEnvironment=HF_TOKEN=sk-two\nSomething=sk-three\n# sk-four\n'
+    unit.write_text(unit.read_text().replace("[Service]\n", by_hand, 1))
+    config = Path(looked.paths.config, "old.yaml")
+    config.write_text(config.read_text() + 'api-key: "sk-five=a"\n- sk-six\nseed: 1\nrevision: sk-seven\n')
+    declared = {**DECLARED, "args": {"seed": 2, "revision": "main"}}
+    text = json.dumps(status(looked, None, declared)["services"])
+    assert "sk-" not in text
+    details = [each["detail"] for each in status(looked, None, declared)["services"][0]["drift"]]
+    assert any('has "VLLM_API_KEY", which is not declared, has "HF_TOKEN", which is' in each for each in details), details
+    assert any('old.yaml has "api-key", which is not declared, has a line that is not' in each for each in details), details
+
+
+@pytest.mark.parametrize(("has", "declared", "told"), [
+    ("ExecStart=/bin/vllm --api-key sk-1", "ExecStart=/bin/vllm", 'has another "ExecStart" where "ExecStart=/bin/vllm" is declared'),
+    ("Environment=HINT=sk-1", "Environment=HINT=x", 'has another "HINT" than is declared'),
+    ("Nice=5", "Nice=0", 'has "Nice=5" where "Nice=0" is declared'),
+    ("", "Environment=HF_TOKEN=sk-1", 'lacks "HF_TOKEN"'),
+])
+def test_of_a_changed_line_only_a_plain_value_is_told(has: str, declared: str, told: str) -> None:
+    assert _differences("x.service", has.encode(), declared.encode()) == "x.service " + told
+
+
+@pytest.mark.parametrize(("has", "declared", "told"), [
+    ("api-key: 12345", "api-key: 5", 'has another "api-key" than is declared'),
+    ("max-num-tokens: 1", "max-num-tokens: 2", 'has "max-num-tokens: 1" where "max-num-tokens: 2" is declared'),
+    ("", "api-key:\n- sk-1", 'lacks "api-key", lacks a line that is declared'),
+    ("model: /m/sk-1", "model: /m/a", 'has another "model" where "model: /m/a" is declared'),
+])
+def test_of_an_argument_as_well(has: str, declared: str, told: str) -> None:
+    assert _differences("x.yaml", has.encode(), declared.encode()) == "x.yaml " + told
 
 
 def test_one_that_does_not_run_and_one_that_does_not_start_at_boot(looked: Looked) -> None:
