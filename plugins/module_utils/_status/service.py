@@ -30,6 +30,8 @@ _PROBE_S = 5.0
 _ASK_S = 1.0
 _EXEC = re.compile(r'^ExecStart=(?:"((?:[^"\\]|\\.)*)"|(\S+))', re.MULTILINE)
 
+_PARTED = re.compile(r"[-_]")
+
 
 @dataclass(frozen=True)
 class Declared:
@@ -192,12 +194,22 @@ def _revision(model: str, notes: List[str]) -> Optional[str]:
 
 def _of_versions(found: Dict[str, Any], declared: Declared) -> List[Drift]:
     drift = []
-    if found["version"] and found["installed_version"] and found["version"] != found["installed_version"]:
+    if found["version"] and found["installed_version"] and not same_version(found["version"], found["installed_version"]):
         drift.append(Drift("version", "vLLM %s runs, %s is installed" % (found["version"], found["installed_version"])))
     revision, wanted = found["model_revision"], declared.revision
     if revision and wanted and revision != wanted and not _named(found["model"], wanted):
         drift.append(Drift("revision", "%s holds %s, %s is declared" % (found["model"], revision, wanted)))
     return drift
+
+
+def same_version(one: str, other: str) -> bool:
+    """Whether two versions are one build, as PEP 440 spells them.
+
+    The label after a ``+`` (``0.19.1+cu129``) counts only where both have one: a wheel is named with it, while the program in it
+    may say its version without.
+    """
+    first, second = (_PARTED.sub(".", each.strip().lower().lstrip("v")).partition("+") for each in (one, other))
+    return first[0] == second[0] and (first[2] == second[2] or not (first[2] and second[2]))
 
 
 def _named(model: str, wanted: str) -> bool:

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import run
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status import host as status_host
+from ansible_collections.gpufleet.vllm.plugins.module_utils._status import service as one
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status.drift import _differences
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status.host import status_of
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
@@ -216,13 +217,23 @@ def test_a_change_that_is_under_way_is_told_with_who(looked: Looked) -> None:
 
 
 def test_another_vllm_and_another_revision(looked: Looked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ansible_collections.gpufleet.vllm.plugins.module_utils._status import service as one
-
     monkeypatch.setattr(one, "_asked", lambda server, status: {"version": "0.18.0", "requests_running": 0, "requests_waiting": 0})
     monkeypatch.setattr(one, "_installed", lambda service: "0.19.1")
     monkeypatch.setattr(one, "_revision", lambda model, notes: "a" * 40)
     (service,) = status(looked, None, DECLARED, old="b" * 40)["services"]
     assert kinds(service) == ["version", "revision"] and "vLLM 0.18.0 runs, 0.19.1 is installed" in service["drift"][0]["detail"]
+
+
+@pytest.mark.parametrize(("runs", "installed", "kinds_"), [
+    ("0.32.0", "0.32.0+cpu", []), ("0.19.1+cu129", "0.19.1", []), ("0.19.1+cu129", "0.19.1+CU129", []),
+    ("0.19.1+cu128", "0.19.1+cu129", ["version"]), ("0.19.1", "0.19.1.post1", ["version"]), ("0.19.1", "0.19.10", ["version"]),
+])
+def test_a_wheel_may_have_a_label_of_which_the_program_does_not_know(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch, runs: str, installed: str, kinds_: list[str]
+) -> None:
+    monkeypatch.setattr(one, "_asked", lambda server, status: {"version": runs, "requests_running": 0, "requests_waiting": 0})
+    monkeypatch.setattr(one, "_installed", lambda service: installed)
+    assert kinds(status(looked)["services"][0]) == kinds_
 
 
 def test_one_reading_is_enough_for_everybody() -> None:
