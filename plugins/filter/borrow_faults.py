@@ -13,14 +13,14 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.utils.vars import load_extra_vars
 
 
-def borrow_faults(asked: Any) -> List[str]:
-    """What is wrong with a request, in sentences; empty when nothing is."""
+def borrow_faults(asked: Any, hosts: Any = None) -> List[str]:
+    """What is wrong with a request, in sentences; empty when nothing is. ``hosts`` are the variables of each host that it is for."""
     if not isinstance(asked, Mapping):
         raise AnsibleFilterError("borrow_faults takes a dictionary of what was asked for, not %s" % type(asked).__name__)
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
     from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _borrow
 
-    return _borrow.faults(asked, _extra_names())
+    return _borrow.faults(asked, _extra_names(), hosts or {})
 
 
 def _extra_names() -> List[str]:

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ansible.errors import AnsibleFilterError
+from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.request import to_borrow
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
@@ -24,26 +26,62 @@ OPTIONS = (
     "env", "chdir", "user", "timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout",
     "reconnect_timeout", "force",
 )  # fmt: skip
+NUMBERS = ("timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout", "reconnect_timeout")
+TRUTHS = ("force", "wait")
 _WORDS = {
     "succeeded": "succeeded", "failed": "FAILED", "timed out": "TIMED OUT", "killed": "KILLED", "not begun": "NOT BEGUN",
     "stopped": "STOPPED",
 }  # fmt: skip
 
 
-def faults(asked: Mapping[str, Any], names: Iterable[str]) -> List[str]:
-    """What is wrong with a request, before any host is touched; ``names`` are the variables that were set on the command line."""
+def faults(asked: Mapping[str, Any], names: Iterable[str], hosts: Optional[Mapping[str, Mapping[str, Any]]] = None) -> List[str]:
+    """What is wrong with a request, before any host is touched.
+
+    ``names`` are the variables that were set on the command line, ``hosts`` the variables of each host: what ``asked`` does not say
+    is theirs to say.
+    """
     known = list(OWN) + [PREFIX + option for option in OPTIONS]
     found = [_unknown(name, known) for name in names if _is_slip(name, known)]
-    given = {str(name): plain(value) for name, value in asked.items()}
+    said: Dict[str, List[str]] = {}
+    for host, variables in (hosts or {"": {}}).items():
+        for fault in _faults_of(_request_of(asked, variables)):
+            said.setdefault(fault, []).append(str(host))
+    everywhere = len(hosts or {"": {}})
+    return found + [fault if len(on) == everywhere else "%s (%s)" % (fault, ", ".join(on)) for fault, on in said.items()]
+
+
+def _request_of(asked: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """What one host is asked for: its own variables where the run does not say otherwise."""
+    own = {option: variables[PREFIX + option] for option in ("command", "gpus", *OPTIONS) if PREFIX + option in variables}
+    return {name: plain(value) for name, value in {"gpus": ["all"], **own, **{str(name): value for name, value in asked.items()}}.items()}
+
+
+def _faults_of(given: Dict[str, Any]) -> List[str]:
     if given.get("command") in (None, ""):
-        return [*found, "no command is given: say which one with `command`, such as -e '{\"command\": \"/opt/bench/gemm\"}'"]
+        return ["no command is given: say which one with `command`, such as -e '{\"command\": \"/opt/bench/gemm\"}'"]
+    odd = ["`%s%s` is %r. It is a whole number" % (PREFIX, name, given[name]) for name in NUMBERS if not _whole(given.get(name))]
+    odd += ["`%s%s` is %r. It is true or false" % (PREFIX, name, given[name]) for name in TRUTHS if not _true_or_false(given.get(name))]
+    odd += ["`%senv` is no dictionary" % PREFIX] if not isinstance(given.get("env") or {}, Mapping) else []
+    if odd:
+        return odd
     gpus = given.get("gpus")
     words = gpus.split(",") if isinstance(gpus, str) else [gpus] if isinstance(gpus, int) else list(gpus or [])
     try:
         request = to_borrow(dict(given, gpus=words))
     except (GpuFleetError, TypeError, ValueError) as exc:
-        return [*found, str(exc).rstrip(".")]
-    return found + ["%r in gpus is no GPU: give an index, a UUID, a PCI id, or all" % word for word in request.gpus if malformed(word)]
+        return [str(exc).rstrip(".")]
+    return ["%r in gpus is no GPU: give an index, a UUID, a PCI id, or all" % word for word in request.gpus if malformed(word)]
+
+
+def _whole(value: Any) -> bool:
+    return value is None or not isinstance(value, bool) and re.fullmatch(r"\s*-?\d+\s*", str(value)) is not None
+
+
+def _true_or_false(value: Any) -> bool:
+    try:
+        return value is None or isinstance(boolean(value), bool)
+    except TypeError:
+        return False
 
 
 def _is_slip(name: str, known: List[str]) -> bool:
@@ -53,7 +91,8 @@ def _is_slip(name: str, known: List[str]) -> bool:
 
 
 def _unknown(name: str, known: List[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
+    own = name[len(PREFIX):] if name.startswith(PREFIX) and name[len(PREFIX):] in OWN else None
+    close = [own] if own else difflib.get_close_matches(name, known, 1)
     return "there is no variable %s%s" % (name, "; did you mean %s" % close[0] if close else " (known: %s)" % ", ".join(known))
 
 

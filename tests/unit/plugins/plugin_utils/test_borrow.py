@@ -79,3 +79,31 @@ def test_a_result_that_nobody_had_heard_of_says_so() -> None:
     assert row["result"] == "succeeded" and "ended at 2026-01-02 03:04:05, which nobody had heard of" in row["detail"]
     (row,) = rows_of({"gpu01": {**DONE, "job": job, "failed": True, "outcome": "failed", "msg": "it ended with 3"}})
     assert row["result"] == "FAILED" and "nobody had heard of" in row["detail"] and row["detail"].endswith("; it ended with 3")
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"gpu_borrow_timeout": "abc"}, "`gpu_borrow_timeout` is 'abc'. It is a whole number"),
+        ({"gpu_borrow_timeout": 0}, "`timeout` is 0"),
+        ({"gpu_borrow_output_kib": 1.5}, "is 1.5. It is a whole number"),
+        ({"gpu_borrow_reconnect_timeout": "soon"}, "It is a whole number"),
+        ({"gpu_borrow_force": "perhaps"}, "It is true or false"),
+        ({"gpu_borrow_env": "A=b"}, "no dictionary"),
+        ({"gpu_borrow_env": {"CUDA_VISIBLE_DEVICES": "0"}}, "what the command is told of its GPUs"),
+        ({"gpu_borrow_chdir": "bench"}, "an absolute path"),
+        ({"gpu_borrow_gpus": ["x9"]}, "'x9' in gpus is no GPU"),
+    ],
+)
+def test_every_value_of_every_host_is_checked(variables: Dict[str, Any], said: str) -> None:
+    (fault,) = faults({"command": "true"}, [], {"gpu01": variables})
+    assert said in fault
+    (fault,) = faults({"command": "true"}, [], {"gpu01": {}, "gpu02": variables})
+    assert said in fault and fault.endswith("(gpu02)")
+
+
+def test_the_inventory_may_say_command_and_gpus() -> None:
+    assert faults({}, [], {"gpu01": {"gpu_borrow_command": "true", "gpu_borrow_gpus": [0], "gpu_borrow_timeout": "300"}}) == []
+    assert "no command" in faults({}, [], {"gpu01": {"gpu_borrow_gpus": [0]}})[0]
+    assert faults({"command": "true", "gpus": [1]}, [], {"gpu01": {"gpu_borrow_gpus": ["x9"]}}) == [], "the run's own word counts more"
+    assert "did you mean gpus" in faults({"command": "true"}, ["gpu_borrow_gpus"])[0]
