@@ -31,8 +31,8 @@ class ActionModule(ActionBase):
             if args.get("entries"):
                 raise AnsibleActionFail("`models` and `entries` say the same in two ways. Give `models`.")
             made = declarations(models)
-            for text in made.pop("faults"):
-                Display().warning(text)  # once for each text
+            for name, text in made["faults"].items():
+                Display().warning("The catalogue's entry %r can't be used: %s" % (name, text))  # once for each text
             args.update(made)
         wrap_async = bool(self._task.async_val) and not self._connection.has_native_async
         done = self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars, wrap_async=wrap_async)

@@ -39,7 +39,8 @@ requirements:
 options:
   models:
     description:
-      - The model catalogue, as it is in C(vllm_models). The controller makes O(entries), O(secrets) and O(revisions) of it.
+      - The model catalogue, as it is in C(vllm_models). The controller makes O(entries), O(secrets), O(revisions) and
+        O(faults) of it.
     type: dict
   model:
     description:
@@ -71,6 +72,12 @@ options:
   revisions:
     description:
       - Made from O(models) by the controller. The model's revision of each entry by its name.
+    type: dict
+    default: {}
+  faults:
+    description:
+      - Made from O(models) by the controller. Why an entry can't be used, by its name. A service of that name can't be held against
+        what is declared, which is drift of the kind C(refused).
     type: dict
     default: {}
 notes:
@@ -106,7 +113,8 @@ services:
       type: str
     state:
       description: V(serves), V(loading), V(starting), V(silent) (it runs and gives no answer), V(keyed) (it refuses our API key),
-        V(not serving) (it answers wrong), V(crashing), V(failed), V(stopping), V(stopped), V(masked) or V(missing).
+        V(not serving) (it answers wrong), V(crashing), V(failed), V(stopping), V(stopped), V(exited) (its process has ended, though
+        systemd counts it as active), V(masked), V(missing) or V(unknown) (it could not be looked at).
       type: str
     ready:
       description: Whether it was seen to answer a completion.
@@ -128,11 +136,11 @@ services:
       description: Requests under way, with C(requests_waiting).
       type: int
     in_catalogue:
-      description: Whether there is an entry that it could be held against.
+      description: Whether there is an entry of its name, even one that can't be used.
       type: bool
     drift:
       description: What is not as declared, as C(kind) and C(detail). Empty where all is, null where nothing is known, which
-        C(drift_unknown) explains where it is the driver that does not answer.
+        C(drift_unknown) explains where it is declared (the driver does not answer, or it could not be looked at).
       type: list
       elements: dict
     actions:
@@ -160,6 +168,11 @@ at_rest:
   type: list
   elements: str
   sample: [kimi-k2.5-int4]
+faults:
+  description: The entries of the catalogue that can't be used, with why.
+  returned: success
+  type: dict
+  sample: {"kimi-k2.5-int4": "vllm_models['kimi-k2.5-int4']: unknown key 'prot' (did you mean 'port'?)."}
 gpus:
   description: The GPUs, with C(used_mib) and C(total_mib) of each.
   returned: success
@@ -209,6 +222,7 @@ ARGUMENT_SPEC = {
     "entries": {"type": "list", "elements": "dict", "default": []},
     "secrets": {"type": "dict", "default": {}, "no_log": True},
     "revisions": {"type": "dict", "default": {}},
+    "faults": {"type": "dict", "default": {}},
 }
 
 
@@ -225,7 +239,7 @@ def main() -> None:
     ]
     ports = Ports(open_reader=lambda: open_reader(timeout=params["timeout"]))
     try:
-        result = status_of(entries, params["revisions"], params["model"] or None, ports)
+        result = status_of(entries, params["revisions"], params["model"] or None, ports, params["faults"])
     except GpuFleetError as exc:
         module.fail_json(msg=exc.msg, **exc.result)
     for warning in result.pop("warnings"):

@@ -19,15 +19,15 @@ from ._report import plain
 _GIB = 1024.0
 _STATES = {"serves": ("active", "yes"), "silent": ("active", "no answer"), "keyed": ("active", "refused us"),
            "not serving": ("active", "NO"), "loading": ("active", "loading")}  # fmt: skip
-_LOUD = ("failed", "crashing", "missing", "masked")
+_LOUD = ("failed", "crashing", "missing", "masked", "exited", "unknown")
 _LONGEST = 300
 
 
 def declarations(models: Any) -> Dict[str, Any]:
-    """``entries``, ``secrets`` and ``revisions`` for the module, and the ``faults`` of entries that can't be used."""
+    """``entries``, ``secrets`` and ``revisions`` for the module, and by name the ``faults`` of entries that can't be used."""
     if not isinstance(models, Mapping):
         raise AnsibleFilterError("`models` is a %s. It is the catalogue, a dictionary of models by name." % type(models).__name__)
-    made: Dict[str, Any] = {"entries": [], "secrets": {}, "revisions": {}, "faults": []}
+    made: Dict[str, Any] = {"entries": [], "secrets": {}, "revisions": {}, "faults": {}}
     catalogue = plain(models)
     for name, entry in catalogue.items():
         problems, parameters = examine(catalogue, name)
@@ -36,7 +36,7 @@ def declarations(models: Any) -> Dict[str, Any]:
             problems = [str(message) for message in checked.error_messages]
             parameters = checked.validated_parameters
         if problems:
-            made["faults"].append("The catalogue's entry %r can't be used: %s" % (str(name), " ".join(problems)))
+            made["faults"][str(name)] = " ".join(problems)
             continue
         options = asked(parameters)
         secrets = options.pop("secrets", None)
@@ -82,7 +82,7 @@ def _row(host: str, result: Mapping[str, Any], service: Mapping[str, Any], now: 
         "port": service.get("port"),
         "version": service.get("version") or service.get("installed_version"),
         "since": since,
-        "ok": state == "serves" and not service.get("drift"),
+        "ok": state == "serves" and service.get("drift") == [],
     }
 
 
@@ -142,7 +142,7 @@ def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
         name = str(service.get("name"))
         if service.get("detail"):
             found.append((name, str(service["detail"])))
-        if service.get("drift_unknown"):
+        if service.get("drift_unknown") and service["drift_unknown"] != service.get("detail"):
             found.append((name, "its drift is unknown: %s" % service["drift_unknown"]))
         found += [(name, "%s: %s" % (each.get("kind"), each.get("detail"))) for each in service.get("drift") or []]
         found += [(name, str(note)) for note in service.get("notes") or []]
@@ -162,13 +162,15 @@ def _other(other: Mapping[str, Any]) -> "tuple[str, str]":
 
 
 def faults_of(results: Any, fail_on_drift: bool) -> Dict[str, str]:
-    """The hosts that fail the run, each with why: who can't be looked at, and with ``fail_on_drift`` who is not as declared."""
+    """The hosts that fail the run, each with why: where the host or a service of it can't be looked at, and with ``fail_on_drift``
+    where one is not as declared."""
     found: Dict[str, str] = {}
     for host, result in _by_host(results).items():
         if result.get("failed") or result.get("unreachable") or not result:
             found[host] = str(result.get("msg") or "The host was not looked at.").strip()
-        elif fail_on_drift:
-            bad = [_fault(service) for service in result.get("services") or []]
+        else:
+            services = result.get("services") or []
+            bad = [_fault(service) for service in services if fail_on_drift or service.get("state") == "unknown"]
             text = "; ".join(each for each in bad if each)
             if text:
                 found[host] = text
@@ -177,6 +179,8 @@ def faults_of(results: Any, fail_on_drift: bool) -> Dict[str, str]:
 
 def _fault(service: Mapping[str, Any]) -> str:
     name = str(service.get("name"))
+    if service.get("state") == "unknown":
+        return "%s: %s" % (name, service.get("detail"))
     if service.get("drift_unknown"):
         return "%s: whether it is as declared is unknown: %s" % (name, service["drift_unknown"])
     drift = service.get("drift")

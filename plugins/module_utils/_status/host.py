@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 
 from .._core.errors import GpuFleetError
 from .._core.host_lock import holder_of
@@ -23,8 +23,11 @@ from .._job.store import Store
 from .._service.parameters import to_request
 from .._service.ports import Ports
 from .._service.run import refuse_without_systemd
-from .._unit.found import ManagedService, find_managed
-from .service import Declared, examine
+from .._systemd.show import UnitStatus
+from .._unit.found import find_managed
+from .._unit.slug import unit_name
+from .links import find_links
+from .service import Declared, Subject, examine, unseen
 
 # What Ansible sends to a host is what is imported, and the programs that a host should have are made of it.
 _SENT_ALONG = (_main,)
@@ -33,9 +36,11 @@ _SIDE_BY_SIDE = 8
 
 
 def status_of(
-    entries: Sequence[Mapping[str, Any]], revisions: Mapping[str, str], expected: Optional[str], ports: Ports
+    entries: Sequence[Mapping[str, Any]], revisions: Mapping[str, str], expected: Optional[str], ports: Ports,
+    faults: Optional[Mapping[str, str]] = None,
 ) -> Dict[str, Any]:
-    """Everything that the module returns. ``entries`` are options of ``vllm_service``, one dictionary for each declared service.
+    """Everything that the module returns. ``entries`` are options of ``vllm_service``, one dictionary for each declared service;
+    ``faults`` says of each other entry of the catalogue why it can't be one.
 
     ``expected`` names the one that has to serve here; without it each that is on the host, and not at rest, is held against its
     declaration. Raises GpuFleetError where nothing can be said.
@@ -46,32 +51,40 @@ def status_of(
         snapshot = reader.snapshot()
     fixed = Fixed(snapshot)
     declared, broken = _declared(entries, revisions)
-    if expected is not None and expected not in declared:
-        reason = broken.get(expected, "it is not in the catalogue of this host")
-        raise GpuFleetError("`model` is %r, of which nothing can be said: %s." % (expected, reason.rstrip(".")))
+    broken.update((str(name), str(text)) for name, text in (faults or {}).items())
+    if expected is not None and expected not in declared and expected not in broken:
+        raise GpuFleetError("`model` is %r, of which nothing can be said: it is not in the catalogue of this host." % expected)
+    by_unit = {each.unit: Subject(each.unit, each.request.name, declared=each) for each in declared.values()}
+    for name, text in sorted(broken.items(), key=lambda item: item[0] != expected):
+        unit = _unit_of(name)
+        if unit is not None:
+            by_unit.setdefault(unit, Subject(unit, name, broken=text))
+        elif name == expected:
+            raise GpuFleetError("`model` is %r, of which nothing can be said: %s." % (expected, text.rstrip(".")))
     services = {service.unit: service for service in find_managed(ports.paths.units)}
-    units = list(services) + [each.unit for each in declared.values() if each.unit not in services and each.request.name == expected]
+    links = find_links(ports.paths, by_unit)
+    there = [*services, *links]
+    units = there + [each.unit for each in by_unit.values() if each.unit not in there and each.entry == expected]
     statuses = ports.systemd.statuses(units)
-    resting = [
-        unit for unit in units
-        if unit in services and statuses[unit].inactive and not statuses[unit].failed and not statuses[unit].enabled
-        and services[unit].name != expected
+    subjects = [
+        replace(by_unit.get(unit) or Subject(unit), service=services.get(unit) or (links[unit].service if unit in links else None),
+                link=links.get(unit))
+        for unit in units
     ]  # fmt: skip
-    at_work = [unit for unit in units if unit not in resting]
-    by_unit = {each.unit: each for each in declared.values()}
+    resting = [each for each in subjects if each.unit in there and _rests(statuses[each.unit]) and each.to_json()["name"] != expected]
 
-    def look(unit: str) -> Dict[str, Any]:
-        return examine(services.get(unit), statuses[unit], by_unit.get(unit), ports, fixed)
+    def look(subject: Subject) -> Dict[str, Any]:
+        try:
+            return examine(subject, statuses[subject.unit], ports, fixed)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it is told of this service, and the others are told of all the same
+            return unseen(subject, statuses[subject.unit], exc)
 
     with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
-        found = list(pool.map(look, at_work))
-    for entry in found:
-        problem = broken.get(entry["name"])
-        if problem is not None:
-            entry["notes"].append("its entry in the catalogue can't be used: %s" % problem)
+        found = list(pool.map(look, [each for each in subjects if each not in resting]))
     return {
         "services": found,
-        "at_rest": [services[unit].name for unit in resting],
+        "at_rest": [each.to_json()["name"] for each in resting],
+        "faults": broken,
         "gpus": [_brief(gpu) for gpu in snapshot.gpus],
         "driver": {
             "available": snapshot.available, "reason": snapshot.reason, "detail": snapshot.reason_detail,
@@ -79,11 +92,23 @@ def status_of(
         },
         "used_mib": snapshot.used_mib,
         "total_mib": snapshot.total_mib,
-        "others": others(snapshot, services),
+        "others": others(snapshot, there),
         "under_way": _under_way(ports),
         "drifted": any(entry["drift"] for entry in found),
         "warnings": warnings,
     }  # fmt: skip
+
+
+def _rests(status: UnitStatus) -> bool:
+    """Whether it neither runs nor starts at boot, and has not failed: what a swap leaves of the old model."""
+    return status.inactive and not status.failed and not status.enabled
+
+
+def _unit_of(name: str) -> Optional[str]:
+    try:
+        return unit_name(name)
+    except GpuFleetError:
+        return None  # no service on any host can have this name
 
 
 def _declared(entries: Sequence[Mapping[str, Any]], revisions: Mapping[str, str]) -> "tuple[Dict[str, Declared], Dict[str, str]]":
@@ -100,12 +125,12 @@ def _declared(entries: Sequence[Mapping[str, Any]], revisions: Mapping[str, str]
     return good, bad
 
 
-def others(snapshot: Snapshot, services: Mapping[str, ManagedService]) -> List[Dict[str, Any]]:
+def others(snapshot: Snapshot, units: Collection[str]) -> List[Dict[str, Any]]:
     """Who is on the GPUs and belongs to no service of this collection: one entry for each process, with all of its GPUs."""
     found: Dict[int, Dict[str, Any]] = {}
     for gpu in snapshot.gpus:
         for process in gpu.processes:
-            if process.unit in services or process.state == "gone":
+            if process.unit in units or process.state == "gone":
                 continue
             entry = found.setdefault(process.pid, {
                 "pid": process.pid, "name": process.name, "user": process.user, "unit": process.unit, "container": process.container,

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import traceback
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from .._core.errors import GpuFleetError
 from .._fetch.manifest import read_record
@@ -25,6 +27,8 @@ from .._systemd.show import UnitStatus
 from .._unit.found import ManagedService
 from .._unit.slug import unit_name
 from .drift import Drift, drift_of
+from .links import Link
+from .state import state_of
 
 _PROBE_S = 5.0
 _ASK_S = 1.0
@@ -46,48 +50,75 @@ class Declared:
         return unit_name(self.request.name)
 
 
-def examine(
-    service: Optional[ManagedService], status: UnitStatus, declared: Optional[Declared], ports: Ports, reader: GpuReader
-) -> Dict[str, Any]:
-    """What there is to tell. ``service`` is what the host's files say, None where it has none; at least one of the two is given."""
+@dataclass(frozen=True)
+class Subject:
+    """The service that is looked at. ``service`` is what the host's files say and ``declared`` what the inventory says, None for nothing.
+
+    ``broken`` says why its entry in the catalogue can't be used; ``link`` is what its unit file is in place of a file.
+    """
+
+    unit: str
+    entry: str = ""
+    service: Optional[ManagedService] = None
+    declared: Optional[Declared] = None
+    broken: Optional[str] = None
+    link: Optional[Link] = None
+
+    def to_json(self) -> Dict[str, Any]:
+        """What it is, whatever it does."""
+        service, request = self.service, self.declared.request if self.declared is not None else None
+        said: Tuple[Any, ...] = (self.entry or self.unit[len("vllm-") : -len(".service")], "", "", "", None, [])
+        if service is not None:
+            said = (service.name, service.model, service.served_name, service.host, service.port, list(service.gpus))
+        elif request is not None:
+            said = (request.name, str(request.model or ""), request.served_name, "", request.port, [])
+        return {
+            "unit": self.unit, **dict(zip(("name", "model", "served_name", "host", "port", "gpus"), said)),
+            "in_catalogue": self.declared is not None or self.broken is not None,
+        }  # fmt: skip
+
+
+def examine(subject: Subject, status: UnitStatus, ports: Ports, reader: GpuReader) -> Dict[str, Any]:
+    """What there is to tell."""
+    service, declared = subject.service, subject.declared
+    there = service is not None or subject.link is not None
     drift: Optional[List[Drift]] = None if declared is None else []
     notes: List[str] = []
     seen: Optional[ReadyState] = None
     actions: List[Dict[str, str]] = []
     unknown: Optional[str] = None
-    if declared is not None and drift is not None:
+    if subject.broken is not None:
+        drift = [Drift("refused", "its entry in the catalogue can't be used: %s" % subject.broken)]
+    elif declared is not None and drift is not None:
         one = Run(declared.request, ports, reader, ports.clock.monotonic())
         try:
             one.examine(remember=False)
             seen = one.seen.serves
             actions = one.plan.to_result()
-            drift += drift_of(one.plan, [*one.seen.view.runner, *one.seen.view.changes], declared.unit, service is not None)
+            drift += drift_of(one.plan, [*one.seen.view.runner, *one.seen.view.changes], declared.unit, there)
             notes += one.outcome.warnings
         except GpuFleetError as exc:
             if _driver_is_silent(reader):
                 drift, unknown = None, exc.msg  # nothing can be said of what a driver would have to be asked for
             else:
                 drift.append(Drift("refused", exc.msg))
+    if subject.link is not None and drift is not None:
+        drift.insert(0, Drift("unit", subject.link.text))
+    elif subject.link is not None:
+        notes.append(subject.link.text)
     server = server_of(service, ports) if service is not None and service.served_name else None
     if service is not None and server is not None and status.running and seen is None:
         seen = probe(Target(service.unit, service.served_name, server), ports.clock, _PROBE_S)
-    model = service.model if service is not None else str((declared.request.model if declared is not None else "") or "")
+    ready_timeout = declared.request.ready_timeout if declared is not None else Request.ready_timeout
     found = {
-        "unit": status.unit or (declared.unit if declared is not None else ""),
-        "name": service.name if service is not None else declared.request.name if declared is not None else "",
-        "model": model,
-        "served_name": service.served_name if service is not None else declared.request.served_name if declared is not None else "",
-        "host": service.host if service is not None else "",
-        "port": service.port if service is not None else declared.request.port if declared is not None else None,
-        "gpus": list(service.gpus) if service is not None else [],
-        "in_catalogue": declared is not None,
-        **_state(status, seen, service is not None),
+        **subject.to_json(),
+        **state_of(status, seen, there, ports.clock.time(), ready_timeout),
         **_asked(server, status),
         "drift_unknown": unknown,
         "actions": actions,
     }
     found["installed_version"] = _installed(service)
-    found["model_revision"] = _revision(model, notes)
+    found["model_revision"] = _revision(found["model"], notes)
     if drift is not None and declared is not None:
         drift += _of_versions(found, declared)
     if service is not None and service.problem:
@@ -100,51 +131,23 @@ def examine(
     return found
 
 
+def unseen(subject: Subject, status: UnitStatus, exc: Exception) -> Dict[str, Any]:
+    """What is told of a service that could not be looked at, for a reason that nobody has foreseen."""
+    last = traceback.extract_tb(exc.__traceback__)[-1]
+    text = exc.msg if isinstance(exc, GpuFleetError) else "%s: %s (%s, line %s)" % (
+        type(exc).__name__, exc, os.path.basename(last.filename), last.lineno,
+    )  # fmt: skip
+    problem = "it could not be looked at: %s" % text
+    return {
+        **subject.to_json(),
+        **state_of(status, None, True, 0.0, 0.0),
+        "state": "unknown", "ready": False, "detail": problem, "version": None, "requests_running": None, "requests_waiting": None,
+        "installed_version": None, "model_revision": None, "drift": None, "drift_unknown": problem, "actions": [], "notes": [],
+    }  # fmt: skip
+
+
 def _driver_is_silent(reader: GpuReader) -> bool:
     return not reader.snapshot(processes=False).available
-
-
-def _state(status: UnitStatus, seen: Optional[ReadyState], there: bool) -> Dict[str, Any]:
-    """``state`` in a word, whether it was seen to answer a completion, and why not."""
-    ready = seen is not None and seen.ready
-    word, detail = "stopped", ""
-    if not there:
-        word = "missing"
-    elif status.masked:
-        word, detail = "masked", "it can't be started before somebody unmasks it"
-    elif status.crash_looping:
-        word, detail = "crashing", "%d restarts so far, result %s" % (status.n_restarts, status.result)
-    elif status.failed:
-        word, detail = "failed", "result %s" % status.result
-    elif status.stopping:
-        word = "stopping"
-    elif status.starting:
-        word, detail = "starting", "its guard waits for free memory" if status.sub_state == "start-pre" else status.sub_state
-    elif status.running and seen is not None:
-        word, detail = _of_server(seen)
-    elif not status.inactive:
-        word, detail = status.active_state, status.sub_state
-    return {
-        "state": word,
-        "ready": ready,
-        "detail": detail,
-        "active_state": status.active_state,
-        "sub_state": status.sub_state,
-        "since": status.active_enter if status.running else status.state_change,
-        "main_pid": status.main_pid or None,
-        "restarts": status.n_restarts,
-        "enabled": status.enabled,
-    }
-
-
-def _of_server(seen: ReadyState) -> "tuple[str, str]":
-    if seen.ready:
-        return "serves", ""
-    if seen.stage == "loading":
-        return "loading", seen.detail
-    if seen.refused:
-        return "keyed", seen.detail
-    return ("silent" if seen.silent else "not serving"), seen.detail
 
 
 def _asked(server: Optional[Server], status: UnitStatus) -> Dict[str, Any]:
@@ -161,7 +164,7 @@ def _asked(server: Optional[Server], status: UnitStatus) -> Dict[str, Any]:
     except (GpuFleetError, OSError):
         return found
     for key, name in (("requests_running", "num_requests_running"), ("requests_waiting", "num_requests_waiting")):
-        found[key] = int(metrics[name]) if name in metrics else None
+        found[key] = int(metrics[name]) if math.isfinite(metrics.get(name, math.nan)) else None
     return found
 
 

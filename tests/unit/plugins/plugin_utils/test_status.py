@@ -58,7 +58,8 @@ def test_a_row_says_what_serves_on_what_since_when() -> None:
 def test_a_row_shows_what_is_not_as_it_should_be(more: Dict[str, Any], state: str, ready: str, drift: Any) -> None:
     (row,) = rows_of({"gpu01": host(service(**more))}, NOW)
     assert (row["state"], row["ready"], row["drift"]) == (state, ready, drift)
-    assert row["ok"] is (drift in ("?", "undeclared"))
+    assert row["ok"] is False
+    assert faults_of({"gpu01": host(service(**more))}, True) or drift is None, "what fails a run with fail_on_drift is not ok"
 
 
 def test_hosts_without_a_service_and_hosts_that_did_not_answer_have_rows() -> None:
@@ -107,6 +108,15 @@ def test_drift_fails_only_on_request_and_a_host_that_is_not_seen_always() -> Non
     }  # fmt: skip
 
 
+def test_a_service_that_could_not_be_looked_at_fails_its_host_whatever_was_asked() -> None:
+    problem = "it could not be looked at: ValueError: odd file (manifest.py, line 7)"
+    results = {"gpu01": host(service(state="unknown", ready=False, detail=problem, drift=None, drift_unknown=problem), service())}
+    assert faults_of(results, False) == faults_of(results, True) == {"gpu01": "kimi: " + problem}
+    assert [each["detail"] for each in findings_of(results)] == [problem]
+    rows = rows_of(results, NOW)
+    assert [(row["state"], row["drift"], row["ok"]) for row in rows] == [("UNKNOWN", "?", False), ("active", None, True)]
+
+
 def test_the_catalogue_is_taken_apart_and_its_secrets_apart_from_it() -> None:
     made = declarations({
         "kimi": {"path": "/models/Kimi", "gpus": "all", "revision": "abc", "secrets": {"VLLM_API_KEY": "sk-1"}},
@@ -115,7 +125,7 @@ def test_the_catalogue_is_taken_apart_and_its_secrets_apart_from_it() -> None:
     (entry,) = made["entries"]
     assert entry["gpus"] == ["all"] and entry["replace"] == "conflicting" and entry["state"] == "started" and "secrets" not in entry
     assert made["secrets"] == {"kimi": {"VLLM_API_KEY": "sk-1"}} and made["revisions"] == {"kimi": "abc"}
-    assert len(made["faults"]) == 1 and "'broken' can't be used" in made["faults"][0]
+    assert list(made["faults"]) == ["broken"] and "unknown key 'gpu'" in made["faults"]["broken"], made["faults"]
 
 
 def test_words_for_numbers() -> None:

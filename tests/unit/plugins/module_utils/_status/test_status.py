@@ -16,12 +16,15 @@ import pytest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.zipapp import closure
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
+from ansible_collections.gpufleet.vllm.plugins.module_utils._server.ready import ReadyState
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import run
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status import host as status_host
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status import service as one
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status.drift import _differences
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status.host import status_of
+from ansible_collections.gpufleet.vllm.plugins.module_utils._status.state import state_of
+from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job import host as base
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job.host import OLD, Host, Reader
@@ -71,6 +74,18 @@ def looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looked:
 
 def status(host: Looked, expected: str | None = None, *entries: dict[str, Any], **revisions: str) -> dict[str, Any]:
     return status_of(entries or [DECLARED], revisions, expected, host.ports())
+
+
+def broken(host: Looked, expected: str | None, **faults: str) -> dict[str, Any]:
+    """With a catalogue of which no entry can be used."""
+    return status_of([], {}, expected, host.ports(), faults)
+
+
+def link(host: Looked, unit: str, target: str | Path) -> Path:
+    path = Path(host.paths.units, unit)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    return path
 
 
 def kinds(service: dict[str, Any]) -> list[str]:
@@ -188,6 +203,96 @@ def test_the_one_that_has_to_serve_may_not_even_be_there(looked: Looked) -> None
 def test_a_service_that_no_entry_declares_is_still_told_of(looked: Looked) -> None:
     (service,) = status(looked, None, {**DECLARED, "name": "other"})["services"]
     assert service["drift"] is None and not service["in_catalogue"] and service["ready"] and service["drift_unknown"] is None
+
+
+def test_an_entry_that_cannot_be_used_is_no_missing_entry(looked: Looked) -> None:
+    for expected in (None, "old"):
+        found = broken(looked, expected, old="unknown key 'prot' (did you mean 'port'?).", other="no path")
+        (service,) = found["services"]
+        assert service["in_catalogue"] and service["ready"] and service["name"] == "old" and found["drifted"]
+        assert kinds(service) == ["refused"] and "'prot'" in service["drift"][0]["detail"], service["drift"]
+        assert found["faults"]["other"] == "no path"
+    by_name = {each["name"]: each for each in broken(looked, "new", new="no path")["services"]}
+    assert by_name["new"]["state"] == "missing" and "no path" in by_name["new"]["drift"][0]["detail"]
+    assert by_name["old"]["drift"] is None and not by_name["old"]["in_catalogue"]
+    with pytest.raises(GpuFleetError, match="of which nothing can be said: no unit"):
+        broken(looked, "///", **{"///": "no unit."})
+
+
+def test_one_service_that_cannot_be_looked_at_hides_no_other(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def read_record(model: str) -> Any:
+        if model == "/models/new":
+            raise ValueError("odd file")
+        return None
+
+    looked.install("new")
+    monkeypatch.setattr(one, "read_record", read_record)
+    looked.units.enable("vllm-new.service")
+    found = status(looked, None, DECLARED, {**DECLARED, "name": "new", "model": "/models/new"})
+    by_name = {each["name"]: each for each in found["services"]}
+    assert by_name["old"]["state"] != "unknown" and by_name["old"]["drift"] is not None
+    odd = by_name["new"]
+    assert odd["state"] == "unknown" and odd["drift"] is None and set(odd) == set(by_name["old"])
+    assert odd["detail"] == odd["drift_unknown"] and "could not be looked at: ValueError: odd file (" in odd["detail"]
+
+
+def test_a_mask_hides_no_service_that_runs(looked: Looked) -> None:
+    path = link(looked, OLD, "/dev/null")
+    looked.units.units[OLD] = replace(looked.units.units[OLD], load_state="masked", unit_file_state="masked")
+    looked.processes = (GpuProcess(100, "C", 90000, name="VLLM::Worker", unit=OLD),)
+    for expected in (None, "old"):
+        found = status(looked, expected)
+        (service,) = found["services"]
+        assert kinds(service)[0] == "unit" and f"{path} is a symbolic link to /dev/null" in service["drift"][0]["detail"]
+        assert service["name"] == "old" and service["active_state"] == "active" and found["others"] == []
+    (service,) = broken(looked, None)["services"]
+    assert service["drift"] is None and "symbolic link" in service["notes"][0], "nobody declares it, and it is told all the same"
+    looked.units.stop(OLD)
+    assert status(looked)["at_rest"] == ["old"]
+
+
+def test_a_unit_file_that_lies_elsewhere(looked: Looked, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.service"
+    Path(looked.paths.units, OLD).rename(elsewhere)
+    link(looked, OLD, elsewhere)
+    link(looked, "vllm-alias.service", OLD)
+    link(looked, "vllm-foreign.service", "/dev/null")
+    (service,) = status(looked)["services"]
+    assert service["ready"] and service["gpus"] == [0, 1, 2, 3] and f"link to {elsewhere}, not" in service["drift"][0]["detail"]
+
+
+def test_a_start_that_takes_too_long_and_a_process_that_is_gone() -> None:
+    slow = UnitStatus(OLD, "loaded", "activating", "start-pre", state_change=1000.0)
+    assert state_of(slow, None, True, 2800.0, 1800.0)["detail"] == "its guard waits for free memory"
+    late = state_of(slow, None, True, 2801.0, 1800.0)
+    assert late["state"] == "starting" and "for 1801 s now, longer than its ready_timeout of 1800 s" in late["detail"]
+    loading = UnitStatus(OLD, "loaded", "active", "running", main_pid=7, active_enter=1000.0)
+    seen = ReadyState(False, "loading", "HTTP 503")
+    assert "HTTP 503, for 5000 s now" in state_of(loading, seen, True, 6000.0, 60.0)["detail"]
+    gone = state_of(UnitStatus(OLD, "loaded", "active", "exited"), None, True, 0.0, 60.0)
+    assert gone["state"] == "exited" and not gone["ready"] and f"journalctl -u {OLD}" in gone["detail"]
+
+
+def test_a_start_is_held_against_the_ready_timeout_of_its_declaration(looked: Looked) -> None:
+    began = looked.ports().clock.time() - 100
+    up = replace(looked.units.units[OLD], active_state="activating", sub_state="start-pre", main_pid=0, state_change=began)
+    for timeout, told in ((60, True), (600, False)):
+        looked.units.units[OLD] = up
+        (service,) = status(looked, None, {**DECLARED, "ready_timeout": timeout})["services"]
+        assert service["state"] == "starting" and ("longer than its ready_timeout" in service["detail"]) is told, service
+
+
+def test_a_number_that_is_none(looked: Looked) -> None:
+    class Odd:
+        def version(self, timeout: float) -> str:
+            return "0.19.1"
+
+        def metrics(self, timeout: float) -> dict[str, float]:
+            return {"num_requests_running": float("nan"), "num_requests_waiting": 2.0}
+
+    said = one._asked(Odd(), UnitStatus(OLD, "loaded", "active", "running", main_pid=7))  # type: ignore[arg-type]
+    assert said == {"version": "0.19.1", "requests_running": None, "requests_waiting": 2}
 
 
 def test_a_driver_that_says_nothing_hides_no_service(looked: Looked) -> None:
