@@ -88,8 +88,10 @@ def _row(host: str, result: Mapping[str, Any], service: Mapping[str, Any], now: 
 
 def _empty(host: str, result: Mapping[str, Any]) -> Dict[str, Any]:
     state, ready = "no service", None
-    if result.get("unreachable") or result.get("timedout"):
-        state = "UNREACHABLE"  # over a connection that stands, a host that is gone gives no sign but that
+    if result.get("unreachable"):
+        state = "UNREACHABLE"
+    elif result.get("timedout"):
+        state = "TIMED OUT"
     elif result.get("failed") or not result:
         state = "UNKNOWN"
     gpus = result.get("gpus") or []
@@ -119,11 +121,24 @@ def findings_of(results: Any) -> List[Dict[str, Any]]:
     found: List[Dict[str, Any]] = []
     for host, result in _by_host(results).items():
         if result.get("failed") or result.get("unreachable") or not result:
-            lines = str(result.get("msg") or "nothing was heard of it").strip().splitlines()
+            lines = _unseen(host, result).splitlines()
             found.append({"host": host, "about": "host", "detail": lines[0][:_LONGEST]})
             continue
         found += [{"host": host, "about": about, "detail": detail[:_LONGEST]} for about, detail in _of_host(result)]
     return found
+
+
+def _unseen(host: str, result: Mapping[str, Any]) -> str:
+    """Why a host could not be looked at."""
+    late = result.get("timedout")
+    if not late:
+        return str(result.get("msg") or "").strip() or "The host was not looked at: nothing was heard of it."
+    # Over a connection that stands, a host that is gone gives no sign but that.
+    return (
+        "The look did not finish within %s s: the host is gone, or a disk, systemd or the driver hangs there. "
+        "Try `ssh %s`; if it answers, see `dmesg`, and `ps -eo pid,stat,wchan:20,args` for processes in state D."
+        % (late.get("period", "?") if isinstance(late, Mapping) else "?", host)
+    )
 
 
 def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
@@ -147,7 +162,7 @@ def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
         found += [(name, "%s: %s" % (each.get("kind"), each.get("detail"))) for each in service.get("drift") or []]
         found += [(name, str(note)) for note in service.get("notes") or []]
     for other in result.get("others") or []:
-        if other.get("orphan") or (other.get("used_mib") or 0) > 0:
+        if other.get("orphan") or other.get("used_mib") != 0:  # None: it is not known how much
             found.append(_other(other))
     return found
 
@@ -167,7 +182,7 @@ def faults_of(results: Any, fail_on_drift: bool) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for host, result in _by_host(results).items():
         if result.get("failed") or result.get("unreachable") or not result:
-            found[host] = str(result.get("msg") or "The host was not looked at.").strip()
+            found[host] = _unseen(host, result)
         else:
             services = result.get("services") or []
             bad = [_fault(service) for service in services if fail_on_drift or service.get("state") == "unknown"]

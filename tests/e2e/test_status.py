@@ -154,4 +154,5 @@ def test_a_host_that_is_not_there(serving: dict[str, Host], tmp_path: Path) -> N
         ran = status(reports=tmp_path, env={"ANSIBLE_TIMEOUT": "5"}).expect(2)
     finally:
         host.restore_network()
-    assert rows(ran)["gpu03"]["state"] == "UNREACHABLE" and rows(ran)["gpu01"]["ready"] == "yes"
+    # Over a connection that stood before, a host that is gone gives no sign but the end of the task's time.
+    assert rows(ran)["gpu03"]["state"] in ("UNREACHABLE", "TIMED OUT") and rows(ran)["gpu01"]["ready"] == "yes"

@@ -68,7 +68,7 @@ def test_hosts_without_a_service_and_hosts_that_did_not_answer_have_rows() -> No
     rows = rows_of(results, NOW)
     assert [(row["host"], row["state"], row["ok"]) for row in rows] == [
         ("gpu01", "no service", True), ("gpu02", "UNREACHABLE", False), ("gpu03", "UNKNOWN", False), ("gpu04", "UNKNOWN", False),
-        ("gpu05", "UNREACHABLE", False),
+        ("gpu05", "TIMED OUT", False),
     ]  # fmt: skip
     with pytest.raises(AnsibleFilterError):
         rows_of([], NOW)
@@ -93,6 +93,20 @@ def test_what_there_is_no_room_for_is_told_beneath() -> None:
         ("gpu02", "under way", "vllm_service started kimi"),
         ("gpu03", "host", "No systemd."),
     ]
+
+
+def test_a_look_that_did_not_finish_says_where_to_look() -> None:
+    late = {"failed": True, "timedout": {"frame": "x", "period": 120}, "msg": "Timed out after 120 second(s)."}
+    text = faults_of({"gpu01": late}, False)["gpu01"]
+    assert "did not finish within 120 s" in text and "`ssh gpu01`" in text and "`dmesg`" in text
+    assert [each["detail"] for each in findings_of({"gpu01": late})] == [text], "all of it fits"
+    assert "not looked at" in faults_of({"gpu01": {}, "gpu02": {"failed": True, "msg": " "}}, False)["gpu02"]
+
+
+def test_a_stranger_of_whom_it_is_not_known_how_much_he_holds() -> None:
+    other = {"pid": 7, "name": "x", "user": "bob", "gpus": [1], "used_mib": None}
+    found = findings_of({"gpu01": host(others=[other, {**other, "pid": 8, "used_mib": 0}])})
+    assert [each["detail"] for each in found] == ["x (pid 7, user bob, no unit) holds an unknown amount on GPU 1"]
 
 
 def test_drift_fails_only_on_request_and_a_host_that_is_not_seen_always() -> None:
