@@ -126,6 +126,7 @@ options:
 notes:
   - A service is refused, before anything is stopped, when something else might come up in its place than what runs now, as its files
     are newer than its process. So is a GPU on which somebody else's processes hold more than O(max_used_mib).
+  - vLLM processes of nobody on these GPUs are ended, before the command and after it.
   - What a command hands to others to run, as C(docker run) does, is not in its control group, and is not ended with it.
 seealso:
   - module: gpufleet.vllm.vllm_service
@@ -162,7 +163,8 @@ command:
   sample: /opt/bench/gemm --precision fp8
 outcome:
   description:
-    - V(succeeded), V(failed), V(timed out), V(killed) by a signal or for want of main memory, V(not begun), or V(stopped) by somebody else.
+    - V(succeeded), V(failed), V(timed out), V(killed) by a signal or for want of main memory, V(not begun), or V(stopped) by somebody else,
+      after which it is not begun again.
     - Null when it did not come to run.
   returned: always
   type: str
@@ -178,7 +180,7 @@ signal:
   type: int
   sample: 9
 seconds:
-  description: How long it ran.
+  description: How long it ran, by systemd's word where it has one. Null where nobody saw it run.
   returned: always
   type: float
   sample: 41.7
@@ -246,7 +248,9 @@ services:
   sample:
     - {"unit": "vllm-kimi.service", "name": "kimi", "served_name": "kimi", "gpus": [2], "before": "serves", "served": true, "back": true}
 put_back:
-  description: Whether everything is as it was before. Null in check mode, and where a result stands and nothing was stopped.
+  description:
+    - Whether everything is as it was before. Null in check mode, and where a result stands and nothing was stopped.
+    - False also where something of the command can't be ended, or GPUs that no service takes over again were not seen free.
   returned: always
   type: bool
   sample: true
@@ -263,7 +267,9 @@ files:
   elements: dict
   sample: []
 ended_processes:
-  description: vLLM processes of nobody that were on the GPUs, and were ended before the command began.
+  description:
+    - vLLM processes on the GPUs that belonged to no active unit, container or login session, and were ended, before the command began or
+      before the services were started again.
   returned: always
   type: list
   elements: dict

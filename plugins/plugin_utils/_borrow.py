@@ -155,7 +155,8 @@ def _word(result: Mapping[str, Any]) -> Tuple[str, bool]:
             return "NOT PUT BACK", False
         if result.get("outcome") in ("failed", "timed out", "killed", "not begun", "stopped"):
             return _WORDS[str(result["outcome"])], False
-        return ("GAVE UP", False) if result.get("changed") and result.get("services") else ("refused", False)
+        done = result.get("services") or result.get("ended_processes")
+        return ("GAVE UP", False) if result.get("changed") and done else ("refused", False)
     if result.get("put_back") is None and result.get("outcome") == "succeeded":
         return "stands", True
     if result.get("put_back") is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
@@ -22,6 +22,7 @@ from .._reclaim.units import UnitRef, stop_units
 from .._service.change_log import ROLLING_BACK, STOPPING, ChangeLog
 from .._service.drain import drain
 from .._service.free import make_free
+from .._service.interrupts import Interrupted
 from .._service.look import server_of
 from .._service.outcome import Undo
 from .._service.patience import patience_for
@@ -40,6 +41,8 @@ _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 # What ends with the command by itself takes a moment; what is there after it was left behind.
 _MOMENT_S = 0.3
+# A minute or two of swapping is nothing that an hour's benchmark should be thrown away for.
+_ANSWER_S = 300.0
 # systemd ends it at its limit. If even that fails, its unit is killed by us.
 _OVERDUE_S = 30.0
 _LINES = 20000
@@ -51,14 +54,17 @@ class Borrowing:
     """One borrowing. ``told`` grows while it happens, and is what the module returns."""
 
     def __init__(
-        self, request: BorrowRequest, unit: str, ports: Ports, reader: GpuReader, log: ChangeLog, undo: Undo, told: Dict[str, Any]
+        self, request: BorrowRequest, unit: str, ports: Ports, reader: GpuReader, log: ChangeLog, undo: Undo, told: Dict[str, Any],
+        handed: bool = False,
     ) -> None:
+        """``handed`` is whether systemd has taken the command over, in an earlier run: it is never begun again then."""
         self._request = request
         self._unit = unit
         self._ports = ports
         self._reader = reader
         self._log = log
         self._undo = undo
+        self._handed = handed
         self._began = 0.0
         self.told = told
         self.told.setdefault("warnings", [])
@@ -73,6 +79,8 @@ class Borrowing:
         """
         try:
             self._run()
+        except Interrupted as exc:
+            raise GpuFleetError(exc.msg) from exc
         except GpuFleetError:
             raise
         except Exception as exc:  # also what nobody foresaw: what was stopped has to be put back
@@ -80,14 +88,19 @@ class Borrowing:
             raise GpuFleetError(text) from exc
 
     def _run(self) -> None:
-        if not self._ports.systemd.status(self._unit).exists:
+        # One whose unit is gone was stopped by somebody: what it did by then can't be done twice without harm.
+        if not self._handed and not self._status().exists:
             self._log.phase("preflight")
             found = look(self._request, self._ports, self._reader)
             self.told["gpus"] = found.indices
             self._stop(found)
             self._timed("settle", self._make_free, found)
-            self._log.intend(BORROWING, self._undo, self._more(environment=found.environment()))
+            self._log.intend(BORROWING, self._undo, dict(self._more(environment=found.environment()), handed=False))
             command.start(self._unit, self._request, found.environment(), self._ports.runner, self._ports.systemd)
+        if not self._handed:
+            self._handed = True
+            for warning in self._log.try_to_intend(BORROWING, self._undo, dict(self._more(), handed=True)):
+                self._warn(warning)
         self._timed("command", self._until_it_ends)
 
     def _stop(self, found: BorrowLook) -> None:
@@ -123,23 +136,45 @@ class Borrowing:
 
     def _make_free(self, found: BorrowLook) -> None:
         limits = limits_of(found.gpus, self._request.max_used_mib)
-        freed = make_free(limits, self._ports, self._reader, whose="command", advice=_ADVICE)
+        try:
+            freed = make_free(limits, self._ports, self._reader, whose="command", advice=_ADVICE)
+        except GpuFleetError as exc:
+            self._ended(exc.result.get("ended_processes") or ())
+            raise
         for warning in freed.warnings:
             self._warn(warning)
-        self.told["ended_processes"] = list(self.told.get("ended_processes") or []) + list(freed.ended)
+        self._ended(freed.ended)
+
+    def _ended(self, processes: Sequence[Dict[str, Any]]) -> None:
+        self.told["ended_processes"] = list(self.told.get("ended_processes") or []) + list(processes)
 
     # -- the command -----------------------------------------------------------------------------------------------
 
     def _until_it_ends(self) -> None:
-        clock = self._ports.clock
         self._log.phase("command")
+        try:
+            status, left, overdue = self._watched()
+        except (GpuFleetError, Interrupted):
+            self._read_output()  # it is there, whatever became of the looking
+            raise
+        wrote = self._read_output()
+        ended = command.ended(status, self._request.timeout, wrote)
+        if overdue and not command.is_over(status):
+            ended = command.Ended("timed out", detail="it did not end within its limit of %g s, nor after that" % self._request.timeout)
+        self.told.update(replace(ended, seconds=self._seconds(status)).to_json())
+        self.told["left_behind"] = left
+
+    def _watched(self) -> Tuple[UnitStatus, List[Dict[str, Any]], bool]:
+        """The unit once it is over, what the command has left, and whether it did not come to be over in time."""
+        clock = self._ports.clock
         overdue = Deadline(clock, self._request.timeout + self._request.grace + _OVERDUE_S)
         pause, gone_at = _FIRST_PAUSE_S, None
         left: Optional[List[Dict[str, Any]]] = None
         began = clock.monotonic()
         while True:
-            status = self._ports.systemd.status(self._unit)
-            self._began = self._began or status.main_start or clock.time()
+            status = self._status()
+            if status.exists:
+                self._began = self._began or status.main_start or clock.time()
             if command.has_ended(status):
                 gone_at = clock.monotonic() if gone_at is None else gone_at
                 if left is None and (command.is_over(status) or clock.monotonic() - gone_at >= _MOMENT_S):
@@ -153,12 +188,27 @@ class Borrowing:
             self._log.tell(detail="%d s of %d" % (clock.monotonic() - began, self._request.timeout))
             clock.sleep(_MOMENT_S if gone_at is not None else pause)
             pause = min(_LONGEST_PAUSE_S, pause * 1.5)
-        ended = command.ended(status, self._request.timeout)
-        if overdue.expired and not command.is_over(status):
-            ended = command.Ended("timed out", detail="it did not end within its limit of %g s, nor after that" % self._request.timeout)
-        self.told.update(replace(ended, seconds=max(0.0, clock.time() - self._began)).to_json())
-        self.told["left_behind"] = left or []
-        self._read_output()
+        return status, left or [], overdue.expired
+
+    def _seconds(self, status: UnitStatus) -> Optional[float]:
+        """How long it ran: by systemd's word where it has one, since nobody may have looked when it ended."""
+        if not self._began:
+            return None
+        end = status.main_exit if status.main_exit is not None and status.main_exit >= self._began else self._ports.clock.time()
+        return max(0.0, end - self._began)
+
+    def _status(self) -> UnitStatus:
+        """The command's unit. A systemd that is slow to answer, as on a host that is short of everything, is asked again for a while."""
+        deadline = Deadline(self._ports.clock, _ANSWER_S)
+        while True:
+            try:
+                return self._ports.systemd.status(self._unit)
+            except Interrupted:
+                raise
+            except GpuFleetError:
+                if deadline.expired:
+                    raise
+            self._ports.clock.sleep(_LONGEST_PAUSE_S)
 
     def _left_behind(self, status: UnitStatus) -> List[Dict[str, Any]]:
         """What the command has left in its cgroup, with the GPUs that it is on."""
@@ -179,7 +229,8 @@ class Borrowing:
                 found.append({"pid": pid, "name": info.comm, "cmdline": info.cmdline[:200], "user": info.user, "gpus": on.get(pid, [])})
         return found
 
-    def _read_output(self) -> None:
+    def _read_output(self) -> bool:
+        """Whether there is any."""
         try:
             # By the unit's name, which no other borrowing has: of a process that ends at once the journal learns nothing else in time.
             lines = self._ports.journal.lines(self._unit, None, _LINES)
@@ -192,6 +243,7 @@ class Borrowing:
         self.told["output"], self.told["output_truncated"] = command.output_of(lines, self._request.output_kib)
         if len(lines) >= _LINES:
             self.told["output_truncated"] = True
+        return command.has_written(lines)
 
     # -- and back ------------------------------------------------------------------------------------------------------
 
@@ -208,20 +260,25 @@ class Borrowing:
             self._warn(warning)
         ours = self._end_command()
         undone = self._timed("return", self._bring_back)
+        unfree = self._not_free()
         for warning in undone.warnings:
             self._warn(warning)
+        self._ended(undone.ended)
         back = set(undone.back)
         for service in self.told.get("services") or []:
             service["back"] = service["unit"] in back
         if self._undo.down_at is not None and (undone.serves or not undone.problems):
             self.told["timings"]["downtime"] = round(max(0.0, self._ports.clock.time() - self._undo.down_at), 3)
         self.told["gpus_after"] = self._gpus_now()
-        self._judge(undone, ours)
+        self._judge(undone, ours, unfree)
 
     def _end_command(self) -> Optional[str]:
         """Nothing of the command stays: its unit is stopped and its cgroup swept. What could not be ended, None when all is gone."""
         systemd, clock = self._ports.systemd, self._ports.clock
-        stopped = stop_units([UnitRef(systemd, self._unit)], self._request.grace, clock, self._ports.paths.proc)[0]
+        ref = UnitRef(systemd, self._unit)
+        stopped = stop_units([ref], self._request.grace, clock, self._ports.paths.proc)[0]
+        if not stopped.ok and not stopped.survivors:  # systemd gave no answer, and is asked once more
+            stopped = stop_units([ref], self._request.grace, clock, self._ports.paths.proc)[0]
         try:
             systemd.reset_failed(self._unit)
         except GpuFleetError as exc:
@@ -230,10 +287,7 @@ class Borrowing:
 
     def _bring_back(self) -> Undone:
         request = Request(name="borrow", stop_timeout=self._request.stop_timeout, ready_timeout=self._request.ready_timeout)
-        undone = Rollback(request, Scene(self._unit, tuple(self._chosen())), self._ports, self._reader, self._undo, self._log).run()
-        if not self._undo.stopped:
-            self._look_whether_free()
-        return undone
+        return Rollback(request, Scene(self._unit, tuple(self._chosen())), self._ports, self._reader, self._undo, self._log).run()
 
     def _chosen(self) -> Sequence[Gpu]:
         """The borrowed GPUs; [] where the driver does not say any more: what served has guards of its own."""
@@ -243,26 +297,42 @@ class Borrowing:
         except (GpuFleetError, OSError, RuntimeError):
             return []
 
-    def _look_whether_free(self) -> None:
-        """Nobody takes the GPUs over, so nobody else would notice what the command has left on them."""
+    def _not_free(self) -> Optional[str]:
+        """What is wrong with the GPUs that no service takes over again, where nobody else would notice what the command has left."""
+        if not self._handed:
+            return None
+        services = self.told.get("services") or []
+        taken = {index for each in services for index in each["gpus"]}
         try:
-            make_free(limits_of(self._chosen(), self._request.max_used_mib), self._ports, self._reader, _FREE_S, "next user", _ADVICE)
-        except GpuFleetError as exc:
-            self._warn("After the command: %s" % exc.msg)
+            snapshot = self._reader.snapshot()
+            if not snapshot.available:
+                said = "the driver cannot be read (%s: %s)" % (snapshot.reason, snapshot.reason_detail or "no further detail")
+                return None if services else "Whether the GPUs are free again isn't known: %s" % said
+            mine = [gpu for gpu in resolve(self._request.gpus, snapshot.gpus) if gpu.index not in taken]
+            if mine:
+                limits = limits_of(mine, self._request.max_used_mib)
+                self._ended(make_free(limits, self._ports, self._reader, _FREE_S, "next user", _ADVICE).ended)
+        except (GpuFleetError, OSError, RuntimeError) as exc:
+            if isinstance(exc, GpuFleetError):
+                self._ended(exc.result.get("ended_processes") or ())
+            return "After the command: %s" % exc
+        return None
 
-    def _judge(self, undone: Undone, unended: Optional[str]) -> None:
+    def _judge(self, undone: Undone, unended: Optional[str], unfree: Optional[str]) -> None:
         told = self.told
         said: List[str] = [str(told["failure"])] if told.get("failure") else []
         if not said and told.get("outcome") != "succeeded":
             said.append("The command failed: %s." % (told.get("detail") or "nothing is known of its end"))
         if unended is not None:
-            said.append("What the command has started could not be ended: %s." % unended)
+            said.append("What the command has started could not be ended: %s." % unended.rstrip("."))
+        if unfree is not None:
+            said.append("%s." % unfree.rstrip("."))
         if undone.problems:
             said.append("PUTTING BACK WHAT SERVED BEFORE FAILED: %s." % "; ".join(each.rstrip(".") for each in undone.problems))
         if undone.said:
             said.append("Put back: %s." % "; ".join(undone.said))
-        told["put_back"] = undone.complete
-        told["failed"] = bool(told.get("failure")) or told.get("outcome") != "succeeded" or unended is not None or not undone.complete
+        told["put_back"] = undone.complete and unended is None and unfree is None
+        told["failed"] = bool(told.get("failure")) or told.get("outcome") != "succeeded" or not told["put_back"]
         told["msg"] = "\n".join(said)
 
     def _gpus_now(self) -> List[Dict[str, Any]]:

@@ -90,8 +90,8 @@ def is_over(status: UnitStatus) -> bool:
     return status.sub_state == "exited" or status.inactive or not status.exists
 
 
-def ended(status: UnitStatus, timeout: float) -> Ended:
-    """What became of it, from its unit as it is once it is over."""
+def ended(status: UnitStatus, timeout: float, wrote: bool = False) -> Ended:
+    """What became of it, from its unit as it is once it is over. ``wrote`` is whether it has written anything, so that it had begun."""
     code, number = status.exec_main_code, status.exec_main_status
     rc = number if code == "exited" else None
     signal = number if code in ("killed", "dumped") else None
@@ -101,7 +101,7 @@ def ended(status: UnitStatus, timeout: float) -> Ended:
         return Ended("killed", rc, signal, detail="the host ran out of main memory, and the kernel killed it")
     if code is None:
         return Ended("stopped", detail="its unit was stopped by somebody else, so it isn't known how it would have ended")
-    if code == "exited" and number in _NOT_BEGUN and status.failed:
+    if code == "exited" and number in _NOT_BEGUN and status.failed and not wrote:
         return Ended("not begun", rc, detail="%s (systemd's status %d)" % (_NOT_BEGUN[number], number))
     if signal is not None:
         return Ended("killed", rc, signal, detail="it was ended by signal %d" % signal)
@@ -109,6 +109,11 @@ def ended(status: UnitStatus, timeout: float) -> Ended:
         return Ended("succeeded", 0)
     hint = {126: ", the shell's word for what can't be executed", 127: ", the shell's word for a command that isn't there"}.get(number, "")
     return Ended("failed", rc, detail="it ended with exit status %d%s" % (number, hint))
+
+
+def has_written(lines: Sequence[JournalLine]) -> bool:
+    """Whether the command itself has; what systemd says on its way to begin it is told by the name in brackets."""
+    return any(not line.from_manager and not line.identifier.startswith("(") for line in lines)
 
 
 def output_of(lines: Sequence[JournalLine], limit_kib: int) -> Tuple[str, bool]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
-from .._borrow.borrowing import Borrowing
+from .._borrow.borrowing import BORROWING, Borrowing
 from .._borrow.request import to_borrow
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
 from .._service.brief import brief_gpus
 from .._service.change_log import ROLLING_BACK
+from .._service.interrupts import Interrupted
 from .._service.ports import Ports
 from .job_log import JobLog
 from .record import BEGUN, Record
@@ -28,17 +29,22 @@ def carry_out(
 ) -> Dict[str, Any]:
     """Bring the borrowing to its end; what the module returns. ``unwritable`` says why the record can't be written any more."""
     told: Dict[str, Any] = dict(record.more.get("told") or record.prepared.get("told") or {})
-    one = Borrowing(to_borrow(record.params), record.unit, ports, reader, log, record.undo, told)
+    # A boot ends whatever was there of a command.
+    handed = record.stage in (BORROWING, ROLLING_BACK) and bool(record.more.get("handed")) and record.boot_id == boot
+    one = Borrowing(to_borrow(record.params), record.unit, ports, reader, log, record.undo, told, handed)
     why = _why_not_on(record, boot, unwritable)
     failure: Optional[str] = why
     if why is None and record.stage != ROLLING_BACK:
         try:
-            one.run()
-        except GpuFleetError as exc:  # whatever it was: what was stopped has to be put back
+            with log.heard():
+                one.run()
+        except (GpuFleetError, Interrupted) as exc:  # whatever it was: what was stopped has to be put back
             failure = exc.msg
     if failure is not None and record.stage == BEGUN:
-        touched = bool(record.prepared.get("touched"))
-        told.update(failed=True, changed=touched, put_back=True, msg="%s Nothing was stopped." % _sentence(failure))
+        ended = told.get("ended_processes") or []
+        touched = bool(record.prepared.get("touched")) or bool(ended)
+        but = ", but these vLLM processes of nobody were ended: %s" % ", ".join(str(each.get("pid")) for each in ended) if ended else ""
+        told.update(failed=True, changed=touched, put_back=True, msg="%s No service was stopped%s." % (_sentence(failure), but))
     else:
         one.put_back(failure)
         told["changed"] = True

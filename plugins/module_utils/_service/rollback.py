@@ -10,7 +10,7 @@ end is what is seen to serve.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
@@ -41,7 +41,7 @@ _FREE_S = 30.0
 class Undone:
     """How it went. ``serves`` is whether a server was seen to answer again; ``complete`` whether everything is as before.
 
-    ``back`` are the units that were brought back as what they were.
+    ``back`` are the units that were brought back as what they were, ``ended`` the processes that had to be ended before.
     """
 
     said: List[str] = field(default_factory=list)
@@ -49,6 +49,7 @@ class Undone:
     warnings: List[str] = field(default_factory=list)
     serves: bool = False
     back: List[str] = field(default_factory=list)
+    ended: List[Dict[str, Any]] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -170,7 +171,12 @@ class Rollback:
         if not down:
             return  # a reboot has brought them back, and the memory that is in use is theirs
         limits = free_limits(self._scene.gpus, Need(0.0), frozenset([self._scene.unit] + down), frozenset())
-        freed = make_free(limits, self._ports, self._reader, _FREE_S)
+        try:
+            freed = make_free(limits, self._ports, self._reader, _FREE_S)
+        except GpuFleetError as exc:
+            self._undone.ended.extend(exc.result.get("ended_processes") or ())
+            raise
+        self._undone.ended.extend(freed.ended)
         self._undone.warnings.extend(freed.warnings)
 
     def _old_units(self) -> List[str]:

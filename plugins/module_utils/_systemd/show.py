@@ -34,6 +34,7 @@ PROPERTIES = (
     "AssertResult",
     "ActiveEnterTimestampMonotonic",
     "ExecMainStartTimestampMonotonic",
+    "ExecMainExitTimestampMonotonic",
     "StateChangeTimestampMonotonic",
     "TimeoutStopUSec",
     "Job",
@@ -115,6 +116,7 @@ class UnitStatus:
     assert_result: bool = True
     active_enter: Optional[float] = None
     main_start: Optional[float] = None
+    main_exit: Optional[float] = None
     state_change: Optional[float] = None
     timeout_stop: Optional[float] = None  # seconds that the unit may take to stop; None for no end, or unknown
     job: int = 0  # the id of a queued or running job on the unit, 0 for none
@@ -156,6 +158,7 @@ class UnitStatus:
             assert_result=get("AssertResult", "yes") != "no",
             active_enter=when("ActiveEnterTimestampMonotonic"),
             main_start=when("ExecMainStartTimestampMonotonic"),
+            main_exit=when("ExecMainExitTimestampMonotonic"),
             state_change=when("StateChangeTimestampMonotonic"),
             timeout_stop=parse_span(get("TimeoutStopUSec", "")),
             job=_int(get("Job")),

@@ -52,6 +52,8 @@ class Place(Host):
         super().__init__(root)
         self.program = Program()
         self.strangers: tuple[GpuProcess, ...] = ()
+        self.strangers_after: tuple[GpuProcess, ...] = ()  # who come with the command
+        self.gives_up = False
         self.runner = _Runner(self)
         self.began: float | None = None
         units: Any = self.units
@@ -174,6 +176,7 @@ class _Reader(Reader):
             if self._place.unit() and index == 1:
                 processes += [GpuProcess(pid, "C", 4096, name="bench", unit=self._place.unit()) for pid in self._place.program.leaves]
             processes += self._place.strangers if index == 1 else ()
+            processes += self._place.strangers_after if index == 1 and self._place.program.starts else ()
             found.append(gpu(index, sum(process.used_mib or 0 for process in processes), processes))
         return found
 
