@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
-from ansible import context
 from ansible.errors import AnsibleFilterError
-from ansible.parsing.dataloader import DataLoader
-from ansible.utils.vars import load_extra_vars
 
 
 def cleanup_faults(hostvars: Any, hosts: Sequence[str], scope: Any, query: Any = None) -> List[str]:
@@ -18,21 +15,14 @@ def cleanup_faults(hostvars: Any, hosts: Sequence[str], scope: Any, query: Any =
     if not isinstance(hostvars, Mapping):
         raise AnsibleFilterError("cleanup_faults takes hostvars, not %s" % type(hostvars).__name__)
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
-    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _cleanup
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _cleanup, _names
 
     by_host: Dict[str, Dict[str, Any]] = {}
     for host in hosts:
         variables = hostvars[host]
         by_host[str(host)] = {str(name): variables[name] for name in variables if str(name).startswith(_cleanup.PREFIX)}
         by_host[str(host)].update({_cleanup.PREFIX + "scope": scope, _cleanup.PREFIX + "accept": "anything"})
-    return _cleanup.faults_of_names(_extra_names()) + _cleanup.fault_of_query(query) + _cleanup.faults_of_fleet(by_host)
-
-
-def _extra_names() -> List[str]:
-    """What was set with -e: a slip there would otherwise go unnoticed, and the run do something else."""
-    if not context.CLIARGS.get("extra_vars"):
-        return []
-    return sorted(str(name) for name in load_extra_vars(loader=DataLoader()))
+    return _cleanup.faults_of_names(_names.extra_names()) + _cleanup.fault_of_query(query) + _cleanup.faults_of_fleet(by_host)
 
 
 class FilterModule:

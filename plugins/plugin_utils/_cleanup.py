@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -16,6 +15,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.parameters 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import faults_of
 from ansible_collections.gpufleet.vllm.plugins.modules.gpu_reclaim import ARGUMENT_SPEC
 
+from ._names import slips, unknown
 from ._report import plain
 from ._select import SelectError, compile_query, compile_select
 
@@ -50,7 +50,7 @@ def faults_of_variables(variables: Mapping[str, Any]) -> List[str]:
     given = {name[len(PREFIX):]: plain(value) for name, value in variables.items() if name.startswith(PREFIX)}
     given.pop(_RESULT, None)
     options = [name for name in ARGUMENT_SPEC if name not in _INTERNAL]
-    faults = [_unknown(PREFIX + name, [PREFIX + option for option in options]) for name in given if name not in options]
+    faults = [unknown(PREFIX + name, [PREFIX + option for option in options]) for name in given if name not in options]
     known = {name: value for name, value in given.items() if name in options}
     faults += ["%s must be %s, it is %r" % (PREFIX + name, _KINDS[ARGUMENT_SPEC[name]["type"]], value)
                for name, value in known.items() if isinstance(value, bool) and ARGUMENT_SPEC[name]["type"] in ("int", "float")]
@@ -73,10 +73,9 @@ def faults_of_names(names: Iterable[str]) -> List[str]:
     """What is wrong with the variables of the command line: slips, and what this playbook decides itself."""
     names = list(names)
     decided = [PREFIX + name for name in _DECIDED if PREFIX + name in names]
-    return ["%s has no place here: %s" % (name, _DECIDED[name[len(PREFIX):]]) for name in decided] + [
-        _unknown(name, _OWN) for name in names
-        if name not in _OWN and not name.startswith(PREFIX) and difflib.get_close_matches(name, _OWN, 1, 0.8)
-    ]
+    return ["%s has no place here: %s" % (name, _DECIDED[name[len(PREFIX):]]) for name in decided] + slips(
+        [name for name in names if not name.startswith(PREFIX)], _OWN
+    )
 
 
 def fault_of_query(query: Any) -> List[str]:
@@ -93,11 +92,6 @@ def fault_of_query(query: Any) -> List[str]:
 def _one_line(problem: Exception) -> str:
     # JMESPath draws an arrow under the place, which needs a line of its own
     return " ".join(str(problem).split()).rstrip(" ^.")
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return "there is no variable %s%s" % (name, "; did you mean %s" % close[0] if close else " (known: %s)" % ", ".join(known))
 
 
 def _said(message: Any, known: Mapping[str, Any]) -> str:
