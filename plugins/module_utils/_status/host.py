@@ -52,15 +52,12 @@ def status_of(
     fixed = Fixed(snapshot)
     declared, broken = _declared(entries, revisions)
     broken.update((str(name), str(text)) for name, text in (faults or {}).items())
-    if expected is not None and expected not in declared and expected not in broken:
-        raise GpuFleetError("`model` is %r, of which nothing can be said: it is not in the catalogue of this host." % expected)
+    _refuse_unknown(expected, declared, broken)
     by_unit = {each.unit: Subject(each.unit, each.request.name, declared=each) for each in declared.values()}
     for name, text in sorted(broken.items(), key=lambda item: item[0] != expected):
         unit = _unit_of(name)
         if unit is not None:
             by_unit.setdefault(unit, Subject(unit, name, broken=text))
-        elif name == expected:
-            raise GpuFleetError("`model` is %r, of which nothing can be said: %s." % (expected, text.rstrip(".")))
     services = {service.unit: service for service in find_managed(ports.paths.units)}
     links = find_links(ports.paths, by_unit)
     there = [*services, *links]
@@ -97,6 +94,14 @@ def status_of(
         "drifted": any(entry["drift"] for entry in found),
         "warnings": warnings,
     }  # fmt: skip
+
+
+def _refuse_unknown(expected: Optional[str], declared: Mapping[str, Declared], broken: Mapping[str, str]) -> None:
+    """What has to serve must be an entry of the catalogue, and have a name that a unit can have. An entry with a fault is told of."""
+    if expected is None or expected in declared or (expected in broken and _unit_of(expected) is not None):
+        return
+    reason = broken.get(expected, "it is not in the catalogue of this host")
+    raise GpuFleetError("`model` is %r, of which nothing can be said: %s." % (expected, reason.rstrip(".")))
 
 
 def _rests(status: UnitStatus) -> bool:
