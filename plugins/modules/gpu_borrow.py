@@ -125,7 +125,8 @@ options:
     default: 600
 notes:
   - A service is refused, before anything is stopped, when something else might come up in its place than what runs now, as its files
-    are newer than its process. So is a GPU on which somebody else's processes hold more than O(max_used_mib).
+    are newer than its process. So is a GPU on which somebody else's processes hold more than O(max_used_mib), or an amount that nobody can tell, and one on which more memory is in use
+    than any process accounts for.
   - vLLM processes of nobody on these GPUs are ended, before the command and after it.
   - What a command hands to others to run, as C(docker run) does, is not in its control group, and is not ended with it.
 seealso:
@@ -243,10 +244,18 @@ services:
       description: Whether it had to be seen to serve afterwards. Not for one that was crashing, or proven not to serve.
       type: bool
     back:
-      description: Whether it is back as it was. Null in check mode.
+      description:
+        - Whether it is back as it was. Null in check mode.
+        - True also where RV(services[].seen) says that it runs and no completion of it could be seen.
       type: bool
+    seen:
+      description:
+        - What was seen of it at the end, null where it is not back. V(serves again) only where it has answered a completion; else such as
+          V(runs again\, but it refuses the API key of its own declaration) or V(runs again\, too busy to answer).
+      type: str
   sample:
-    - {"unit": "vllm-kimi.service", "name": "kimi", "served_name": "kimi", "gpus": [2], "before": "serves", "served": true, "back": true}
+    - {"unit": "vllm-kimi.service", "name": "kimi", "served_name": "kimi", "gpus": [2], "before": "serves", "served": true, "back": true,
+       "seen": "serves again"}
 put_back:
   description:
     - Whether everything is as it was before. Null in check mode, and where a result stands and nothing was stopped.

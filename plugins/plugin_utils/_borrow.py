@@ -138,7 +138,7 @@ def _service(each: Mapping[str, Any]) -> str:
     if back is None:
         word = "would be stopped and put back"
     elif back:
-        word = "serves again" if each.get("served") else "runs again"
+        word = str(each.get("seen") or "runs again")
     return "%s %s" % (each.get("name"), word)
 
 

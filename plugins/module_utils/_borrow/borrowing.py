@@ -267,6 +267,7 @@ class Borrowing:
         back = set(undone.back)
         for service in self.told.get("services") or []:
             service["back"] = service["unit"] in back
+            service["seen"] = undone.how.get(service["unit"])
         if self._undo.down_at is not None and (undone.serves or not undone.problems):
             self.told["timings"]["downtime"] = round(max(0.0, self._ports.clock.time() - self._undo.down_at), 3)
         self.told["gpus_after"] = self._gpus_now()

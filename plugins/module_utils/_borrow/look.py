@@ -20,6 +20,7 @@ from .._service.memory import Limit, holders_text
 from .._service.plan import Step
 from .._service.ports import Ports
 from .._service.ready import Target, probe
+from .._service.request import FREE_MAX_USED_MIB
 from .._systemd.show import UnitStatus
 from .._unit.found import ManagedService, find_managed
 from .request import BorrowRequest
@@ -153,18 +154,40 @@ def _refuse_beside_strangers(found: BorrowLook, max_used_mib: int) -> None:
     """Memory of somebody who is nobody's to end does not come free: that is known before anything is stopped."""
     leaving = {lender.service.unit for lender in found.lenders}
     ending = {process.pid for process in found.orphans}
-    taken = []
+    taken, unexplained = [], []
     for gpu in found.gpus:
         if gpu.memory_type == "mig":
             continue  # who of the card's processes is on this instance isn't always known: the proof decides
-        stay = [each for each in gpu.processes if each.unit not in leaving and each.pid not in ending and each.state == "running"]
-        if sum(each.used_mib or 0 for each in stay) > max_used_mib:
+        there = [each for each in gpu.processes if each.state != "gone"]
+        stay = [each for each in there if each.unit not in leaving and each.pid not in ending]
+        rest = _rest_mib(gpu, [each for each in gpu.processes if each not in stay])
+        # Of one that only holds the device open nothing is listed, so it has no memory there: a monitor, as a rule.
+        doubtful = any(each.used_mib is None and each.type is not None for each in stay) and (rest is None or rest > max_used_mib)
+        held = sum(each.used_mib or 0 for each in stay)
+        if doubtful or held > max_used_mib:
             taken.append(replace(gpu, processes=tuple(stay)))
+        elif rest is not None and rest - held > max_used_mib + FREE_MAX_USED_MIB:
+            # So much counts as the driver's own on a GPU that is free; beside a server it may have as much again, which goes with it.
+            unexplained.append("GPU %d (%s MiB used, %s MiB of them by no process that the driver or /proc shows)"
+                               % (gpu.index, "{:,}".format(gpu.used_mib or 0), "{:,}".format(rest - held)))
     if taken:
         raise GpuFleetError(
             "These GPUs can't be borrowed, as somebody else is on them: %s. Choose other GPUs, or ask their owners."
             % holders_text(taken, {})
         )
+    if unexplained:
+        raise GpuFleetError(
+            "These GPUs can't be borrowed, as memory on them is nobody's that is known, and would not come free: %s. A container that "
+            "hides its processes may hold it, or a process that hangs: `fuser -v /dev/nvidia*` on the host names who has them open. "
+            "Choose other GPUs, or see that it comes free." % "; ".join(unexplained)
+        )
+
+
+def _rest_mib(gpu: Gpu, going: Sequence[GpuProcess]) -> Optional[int]:
+    """What is in use on it besides what those hold; None where that can't be told."""
+    if gpu.used_mib is None or gpu.memory_type == "unified" or any(each.used_mib is None and each.type is not None for each in going):
+        return None
+    return max(0, gpu.used_mib - sum(each.used_mib or 0 for each in going))
 
 
 def plan(request: BorrowRequest, found: BorrowLook) -> List[Step]:
@@ -199,6 +222,7 @@ def lenders_to_json(lenders: Sequence[Lender]) -> List[Dict[str, Any]]:
         {
             "unit": lender.service.unit, "name": lender.service.name, "served_name": lender.service.served_name,
             "gpus": list(lender.gpus), "before": lender.said, "served": lender.served, "back": None,
+            "seen": None,
         }
         for lender in lenders
     ]  # fmt: skip

@@ -42,6 +42,7 @@ class Undone:
     """How it went. ``serves`` is whether a server was seen to answer again; ``complete`` whether everything is as before.
 
     ``back`` are the units that were brought back as what they were, ``ended`` the processes that had to be ended before.
+    ``how`` says of each of ``back`` what was seen of it: ``serves again`` only where it answered a completion.
     """
 
     said: List[str] = field(default_factory=list)
@@ -50,6 +51,7 @@ class Undone:
     serves: bool = False
     back: List[str] = field(default_factory=list)
     ended: List[Dict[str, Any]] = field(default_factory=list)
+    how: Dict[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -208,20 +210,23 @@ class Rollback:
         service, systemd, clock = stopped.service, self._ports.systemd, self._ports.clock
         if not stopped.served:
             self._undone.said.append("%s, which did not serve before either, is started again" % service.unit)
+            self._undone.how[service.unit] = "is started again"
             self._undone.back.append(service.unit)
             return
         if not service.served_name:
             if self._try("%s did not stay up" % service.unit, self._steady, service.unit):
                 self._undone.said.append("%s runs again" % service.unit)
+                self._undone.how[service.unit] = "runs again"
                 self._undone.serves = True
                 self._undone.back.append(service.unit)
             return
 
         again = "" if service.unit in self._kept else " again"
         said = "%s serves %s%s" % (service.unit, service.served_name, again)
+        how = "serves" + again
 
         def serve() -> None:
-            nonlocal said
+            nonlocal said, how
             target = Target(service.unit, service.served_name, server_of(service, self._ports), self._request.smoke)
             restarts = systemd.status(service.unit).n_restarts
             try:
@@ -231,10 +236,12 @@ class Rollback:
                 if not exc.busy and not exc.refused:
                     raise
                 why = "too busy to answer" if exc.busy else "but it refuses the API key of its own declaration"
+                how = "runs%s, %s" % (again, why)
                 said = "%s runs%s, %s (%s)" % (service.unit, again, why, exc.unwell.detail.rstrip(".") if exc.unwell else "")
 
         if self._try("%s does not serve %s again" % (service.unit, service.served_name), serve):
             self._undone.said.append(said)
+            self._undone.how[service.unit] = how
             self._undone.serves = True
             self._undone.back.append(service.unit)
 

@@ -13,7 +13,8 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._borrow import fault
 
 DONE: Dict[str, Any] = {
     "changed": True, "actions": [], "gpus": [0, 1], "outcome": "succeeded", "rc": 0, "seconds": 41.7, "output": "a\n\n 187 GB/s \n",
-    "services": [{"name": "kimi", "served": True, "back": True}], "timings": {"downtime": 60.0, "total": 61.0}, "left_behind": [],
+    "services": [{"name": "kimi", "served": True, "back": True, "seen": "serves again"}],
+    "timings": {"downtime": 60.0, "total": 61.0}, "left_behind": [],
     "msg": "", "put_back": True,
 }  # fmt: skip
 

@@ -54,6 +54,7 @@ class Place(Host):
         self.strangers: tuple[GpuProcess, ...] = ()
         self.strangers_after: tuple[GpuProcess, ...] = ()  # who come with the command
         self.gives_up = False
+        self.unlisted_mib = 0  # in use on GPU 1 by nobody that the driver shows
         self.runner = _Runner(self)
         self.began: float | None = None
         units: Any = self.units
@@ -177,7 +178,8 @@ class _Reader(Reader):
                 processes += [GpuProcess(pid, "C", 4096, name="bench", unit=self._place.unit()) for pid in self._place.program.leaves]
             processes += self._place.strangers if index == 1 else ()
             processes += self._place.strangers_after if index == 1 and self._place.program.starts else ()
-            found.append(gpu(index, sum(process.used_mib or 0 for process in processes), processes))
+            used = sum(process.used_mib or 0 for process in processes) + (self._place.unlisted_mib if index == 1 else 0)
+            found.append(gpu(index, used, processes))
         return found
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._borrow import rows_of
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._borrow.place import (
     OLD,
     Death,
@@ -21,6 +22,7 @@ from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._borrow.p
     Program,
     patch,
 )
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import Behaviour
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def test_what_serves_is_stopped_the_command_runs_and_it_serves_again(place: Plac
     assert order(place) == ["enable gpufleet-change.service", f"stop {OLD}", "begin the command", "stop command", f"start {OLD}"]
     assert done["output"] == "working\n187.21 GB/s\n" and not done["output_truncated"]
     assert done["services"] == [{"unit": OLD, "name": "old", "served_name": "old", "gpus": [0, 1], "before": "serves", "served": True,
-                                 "back": True}]  # fmt: skip
+                                 "back": True, "seen": "serves again"}]  # fmt: skip
     assert done["gpus"] == [0, 1] and [gpu["index"] for gpu in done["gpus_after"]] == [0, 1]
     assert done["timings"]["command"] >= 5 and done["timings"]["downtime"] >= 5 and done["left_behind"] == []
     words = place.program.starts[0]
@@ -98,6 +100,65 @@ def test_somebody_elses_memory_is_refused_before_anything_is_stopped(place: Plac
         place.asks()
     assert place.units.log == [] and place.serving() == [OLD]
     assert place.asks(gpus=["0"])["put_back"], "a neighbour on another GPU is none of this borrowing's"
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [GpuProcess(9001, "C", None, name="train.py", user="bob"),
+     GpuProcess(9001, "C", 20000, name="train.py", user="bob", state="not_visible"),
+     GpuProcess(9001, "C", 20000, name="train.py", user="bob", state="zombie")],
+    ids=["an unknown amount", "not visible", "zombie"],
+)  # fmt: skip
+def test_a_stranger_counts_in_every_state_but_gone(place: Place, stranger: GpuProcess) -> None:
+    place.strangers, place.unlisted_mib = (stranger,), 20000 if stranger.used_mib is None else 0
+    place.units.log.clear()
+    with pytest.raises(GpuFleetError, match=r"somebody else is on them.*train\.py.*Nothing was touched"):
+        place.asks()
+    assert place.units.log == []
+
+
+@pytest.mark.parametrize(
+    "nobody",
+    [GpuProcess(9001, "C", 20000, name="train.py", state="gone"), GpuProcess(9001, "C", None, name="train.py"),
+     GpuProcess(9001, None, None, name="dcgm-exporter")],
+    ids=["gone", "an amount that is small by the card's own", "a monitor"],
+)  # fmt: skip
+def test_what_is_proven_to_be_small_is_no_stranger(place: Place, nobody: GpuProcess) -> None:
+    place.strangers, place.unlisted_mib = (nobody,), 500
+    assert place.asks(check=True)["changed"]
+
+
+@pytest.mark.parametrize(("mib", "refused"), [(600, False), (1900, False), (20000, True)])
+def test_memory_that_no_process_accounts_for_is_refused_but_for_the_drivers_own(place: Place, mib: int, refused: bool) -> None:
+    place.unlisted_mib = mib
+    place.units.log.clear()
+    if refused:
+        with pytest.raises(GpuFleetError, match=r"GPU 1 \(110,000 MiB used, 20,000 MiB of them by no process.*fuser.*Nothing was touched"):
+            place.asks()
+        assert place.units.log == [] and place.serving() == [OLD]
+    else:
+        assert place.asks(check=True)["changed"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [(Behaviour(load=1.0, refuses=401), "old runs again, but it refuses the API key of its own declaration"),
+     (Behaviour(load=1.0, completes=False, rate=50.0), "old runs again, too busy to answer")],
+    ids=["another key", "busy"],
+)  # fmt: skip
+def test_one_that_was_not_seen_to_serve_is_not_said_to(
+    place: Place, monkeypatch: pytest.MonkeyPatch, behaviour: Behaviour, said: str
+) -> None:
+    kind: Any = type(place.units)
+    real = kind.bring_up
+
+    def bring_up(self: Any, unit: str) -> None:
+        real(self, unit)
+        self.behaviours[unit] = behaviour
+
+    monkeypatch.setattr(kind, "bring_up", bring_up)
+    done = place.asks()
+    assert done["put_back"] and rows_of({"gpu01": done})[0]["services"] == said, done["services"]
 
 
 def test_a_service_that_would_come_up_as_something_else_is_refused(place: Place) -> None:
