@@ -16,8 +16,9 @@ description:
     started is ended with it, by its control group, and nobody else's process is touched.
   - All of it runs as a job of the host, C(gpufleet-change.service), which survives the module, its connection, its controller and its
     own death. Where the host itself goes down, the services are put back at its next boot.
-  - Running the same task again while it is under way follows it. Where it has ended well, and nothing else was changed on the host by
-    this collection since, the same task returns that result, changes nothing and runs nothing, unless O(force) is set. Where it ended
+  - Running the same task again while it is under way follows it. Where it has ended well, no other job has changed the
+    host's servers since, the host was not booted, and the services that gave their GPUs away still run as they were put back, the same
+    task returns that result, changes nothing and runs nothing, unless O(force) is set. Where it ended
     with nobody there to hear what came of it, the same task tells that once, also of a failure, unless O(force) is set.
   - Swaps, clean-ups and benchmarks are refused meanwhile.
 author:
@@ -125,8 +126,8 @@ options:
     default: 600
 notes:
   - A service is refused, before anything is stopped, when something else might come up in its place than what runs now, as its files
-    are newer than its process. So is a GPU on which somebody else's processes hold more than O(max_used_mib), or an amount that nobody can tell, and one on which more memory is in use
-    than any process accounts for.
+    are newer than its process. So is a GPU on which somebody else's processes hold more than O(max_used_mib), or an amount
+    that nobody can tell, and one on which more memory is in use than any process accounts for.
   - vLLM processes of nobody on these GPUs are ended, before the command and after it.
   - What a command hands to others to run, as C(docker run) does, is not in its control group, and is not ended with it.
 seealso:

@@ -48,7 +48,7 @@ def borrow(
     while True:
         found = store.load()
         if found is None:
-            done = None if force else _unheard(request, store, wait, check_mode) or _standing(request, store)
+            done = None if force else _unheard(request, store, wait, check_mode) or _standing(request, store, ports)
             if done is None:
                 done = _begin(params, request, ports, check_mode, wait, store)
             if done is not None:
@@ -77,13 +77,14 @@ def _unheard(request: BorrowRequest, store: Store, wait: bool, check_mode: bool)
     return _heard(result, store) if wait and not check_mode else result
 
 
-def _standing(request: BorrowRequest, store: Store) -> Optional[Dict[str, Any]]:
+def _standing(request: BorrowRequest, store: Store, ports: Ports) -> Optional[Dict[str, Any]]:
     """The result of the same request where the host's last change was just that, and went well: nothing is stopped for it twice.
 
-    What the services do now is not looked at, so nothing is said of it.
+    The host has not been booted since, and what gave its GPUs away runs as it was put back. Whether it serves is not looked at, so
+    nothing is said of it.
     """
     last = store.last()
-    if last is None or last.get("digest") != digest_of(request):
+    if last is None or last.get("digest") != digest_of(request) or not _as_it_was_left(last.get("stands"), ports):
         return None
     result = dict(last["result"])
     if result.get("failed") or result.get("outcome") != "succeeded" or not result.get("put_back"):
@@ -96,6 +97,13 @@ def _standing(request: BorrowRequest, store: Store) -> Optional[Dict[str, Any]]:
         result, **nothing, changed=False, put_back=None, timings={},
         detail="it ended at %s, and its result stands; with `force` it is run again" % ended,
     )  # fmt: skip
+
+
+def _as_it_was_left(stands: Optional[Mapping[str, Any]], ports: Ports) -> bool:
+    if not stands or stands["boot_id"] != current_boot():
+        return False
+    now = ports.systemd.statuses(list(stands["runs"]))
+    return all((now[unit].running or now[unit].starting) and now[unit].invocation_id == run for unit, run in stands["runs"].items())
 
 
 def _heard(result: Dict[str, Any], store: Store) -> Dict[str, Any]:

@@ -48,11 +48,22 @@ def carry_out(
     else:
         one.put_back(failure)
         told["changed"] = True
+        if not told["failed"]:
+            record.more["stands"] = _stands_on(record, ports, boot)
     if told["failed"]:  # Ansible prints all of a failure
         told.update({name: brief_gpus(told.get(name) or []) for name in ("gpus_before", "gpus_after")})
     told["timings"]["total"] = round(max(0.0, ports.clock.time() - record.at), 3)
     told.pop("failure", None)
     return told
+
+
+def _stands_on(record: Record, ports: Ports, boot: str) -> Optional[Dict[str, Any]]:
+    """What has to be the same for the result to stand: this boot, and these runs of what gave its GPUs away. None where it isn't known."""
+    units = [stopped.service.unit for stopped in record.undo.stopped]
+    try:
+        return {"boot_id": boot, "runs": {unit: status.invocation_id for unit, status in ports.systemd.statuses(units).items()}}
+    except GpuFleetError:
+        return None
 
 
 def _why_not_on(record: Record, boot: str, unwritable: Optional[str]) -> Optional[str]:

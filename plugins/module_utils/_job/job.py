@@ -104,6 +104,8 @@ class Job:
                 # Not even the roll-back knew of this. Started again, the job finds the record and tries again.
                 raise GpuFleetError("An unforeseen fault: %s" % scrub.text(traceback.format_exc())) from exc
             last = {"id": record.id, "digest": record.digest, "ended": self._ports.clock.time(), "result": result}
+            if record.kind == BORROW:
+                last["stands"] = record.more.get("stands")
             try:
                 self._store.finish(last)
             except GpuFleetError as exc:

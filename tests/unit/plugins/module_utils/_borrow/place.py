@@ -116,6 +116,12 @@ class _Units(base.Units):
         else:
             super().start(unit)
 
+    def bring_up(self, unit: str) -> None:
+        super().bring_up(unit)
+        host: Any = self.host
+        host.runs = getattr(host, "runs", 0) + 1
+        self.units[unit] = replace(self.units[unit], invocation_id="%032x" % host.runs)
+
     def stop(self, unit: str, no_block: bool = True, timeout: float = 30.0) -> None:
         if not unit.startswith(PREFIX):
             super().stop(unit)

@@ -14,6 +14,8 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._borrow import rows_of
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._borrow.place import (
     OLD,
@@ -223,6 +225,24 @@ def test_a_result_stands_until_it_is_forced_or_something_else_is_asked_for(place
     assert place.asks(force=True)["changed"] and len(place.program.starts) == 2
     assert place.asks(command="bench --more")["changed"] and len(place.program.starts) == 3
     assert place.asks()["changed"] and len(place.program.starts) == 4, "something else was run in between"
+
+
+def _stopped(place: Place) -> None:
+    params = {"name": "old", "state": "stopped", "stop_timeout": 5}
+    assert change(params, to_request(params), place.ports(), False)["changed"]
+
+
+def _restarted(place: Place) -> None:
+    place.units.stop(OLD)
+    place.units.start(OLD)
+    place.serving()
+
+
+@pytest.mark.parametrize("meanwhile", [_stopped, _restarted, lambda place: place.revive(True)], ids=["stopped", "restarted", "booted"])
+def test_a_result_does_not_stand_when_what_was_put_back_is_another(place: Place, meanwhile: Any) -> None:
+    place.asks()
+    meanwhile(place)
+    assert place.asks()["changed"] and len(place.program.starts) == 2
 
 
 def test_where_nothing_serves_the_command_runs_all_the_same(place: Place) -> None:
