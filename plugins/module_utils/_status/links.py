@@ -26,9 +26,14 @@ class Link:
     service: Optional[ManagedService]
 
     @property
+    def masks(self) -> bool:
+        """Whether it is the link by which a unit is masked."""
+        return self.target == os.devnull
+
+    @property
     def text(self) -> str:
         """What is to be said of it."""
-        if self.target == os.devnull:
+        if self.masks:
             return "%s is a symbolic link to %s, by which the unit is masked" % (self.path, self.target)
         return "%s is a symbolic link to %s, not the file that this collection writes" % (self.path, self.target)
 

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from .._core.errors import GpuFleetError
@@ -81,6 +81,8 @@ class Subject:
 def examine(subject: Subject, status: UnitStatus, ports: Ports, reader: GpuReader) -> Dict[str, Any]:
     """What there is to tell."""
     service, declared = subject.service, subject.declared
+    if subject.link is not None and subject.link.masks:
+        status = replace(status, load_state="masked")  # even before systemd has read it
     there = service is not None or subject.link is not None
     drift: Optional[List[Drift]] = None if declared is None else []
     notes: List[str] = []
@@ -121,6 +123,8 @@ def examine(subject: Subject, status: UnitStatus, ports: Ports, reader: GpuReade
     found["model_revision"] = _revision(found["model"], notes)
     if drift is not None and declared is not None:
         drift += _of_versions(found, declared)
+        if found["state"] == "exited" and not any(each.kind == "running" for each in drift):
+            drift.append(Drift("running", "its process has ended"))
     if service is not None and service.problem:
         notes.append(service.problem)
     others = [path for path in status.drop_in_paths if not path.endswith("/50-options.conf")]

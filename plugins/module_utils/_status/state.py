@@ -53,6 +53,8 @@ def _word(status: UnitStatus, seen: Optional[ReadyState], there: bool) -> Tuple[
         return _of_server(seen)
     if status.active_state == "active" and status.sub_state == "exited":
         return "exited", "its process has ended, though systemd counts it as active: see `journalctl -u %s`" % status.unit
+    if status.running:
+        return "active", "it runs, and whether it serves is not known: its unit file does not tell where to ask"
     return ("stopped", "") if status.inactive else (status.active_state, status.sub_state)
 
 

@@ -239,13 +239,14 @@ def test_one_service_that_cannot_be_looked_at_hides_no_other(looked: Looked, mon
 
 def test_a_mask_hides_no_service_that_runs(looked: Looked) -> None:
     path = link(looked, OLD, "/dev/null")
-    looked.units.units[OLD] = replace(looked.units.units[OLD], load_state="masked", unit_file_state="masked")
+    looked.units.units[OLD] = replace(looked.units.units[OLD], unit_file_state="masked")
     looked.processes = (GpuProcess(100, "C", 90000, name="VLLM::Worker", unit=OLD),)
     for expected in (None, "old"):
         found = status(looked, expected)
         (service,) = found["services"]
         assert kinds(service)[0] == "unit" and f"{path} is a symbolic link to /dev/null" in service["drift"][0]["detail"]
-        assert service["name"] == "old" and service["active_state"] == "active" and found["others"] == []
+        assert service["name"] == "old" and service["state"] == "masked" and found["others"] == []
+        assert "what was started before still runs (pid " in service["detail"]
     (service,) = broken(looked, None)["services"]
     assert service["drift"] is None and "symbolic link" in service["notes"][0], "nobody declares it, and it is told all the same"
     looked.units.stop(OLD)
@@ -281,6 +282,17 @@ def test_a_start_is_held_against_the_ready_timeout_of_its_declaration(looked: Lo
         looked.units.units[OLD] = up
         (service,) = status(looked, None, {**DECLARED, "ready_timeout": timeout})["services"]
         assert service["state"] == "starting" and ("longer than its ready_timeout" in service["detail"]) is told, service
+
+
+def test_a_service_without_its_process_has_drifted(looked: Looked) -> None:
+    looked.units.units[OLD] = replace(looked.units.units[OLD], sub_state="exited", main_pid=0)
+    (service,) = status(looked)["services"]
+    assert service["state"] == "exited" and "running" in kinds(service), service["drift"]
+
+
+def test_a_server_of_which_it_is_not_known_where_it_listens() -> None:
+    runs = state_of(UnitStatus(OLD, "loaded", "active", "running", main_pid=7), None, True, 0.0, 60.0)
+    assert runs["state"] == "active" and "whether it serves is not known" in runs["detail"]
 
 
 def test_a_number_that_is_none(looked: Looked) -> None:
