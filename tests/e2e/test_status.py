@@ -124,6 +124,11 @@ def test_a_model_that_has_to_serve_and_does_not(serving: dict[str, Host], tmp_pa
         assert [each["kind"] for each in services["kimi-k2.5-int4"]["drift"]][:2] == ["missing", "rival"]
 
 
+def test_a_slip_in_a_name_ends_the_run_before_any_host_is_asked(serving: dict[str, Host]) -> None:
+    ran = status("-e", "fail_on_drfit=true").expect(2)
+    assert "fail_on_drfit" in ran.out and not set(ran.recap) & set(serving), ran.out
+
+
 def test_others_on_the_gpus_are_named(one: Host, tmp_path: Path) -> None:
     neighbour = Programs(one).service("neighbour", gpus=(5,), mib=20000, name="train.py", properties=())
     orphan = Programs(one).orphan(gpus=(6,), mib=3000)
