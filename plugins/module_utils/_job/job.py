@@ -26,6 +26,7 @@ from .._core.errors import GpuFleetError
 from .._core.host_lock import HostLock
 from .._gpu.reader import GpuReader, open_reader
 from .._service.change_log import COMMITTING
+from .._service.interrupts import Interrupted
 from .._service.parameters import to_request
 from .._service.ports import Ports
 from .._service.request import Request
@@ -58,7 +59,7 @@ def run() -> int:
             Job(ports, Store(ports.paths.change, ports.paths.run), signals, current_boot(), PATH).run()
     except Leave as leave:
         sys.stderr.write("Left as it is, for the next boot to go on: %s.\n" % leave)
-    except GpuFleetError as exc:
+    except (GpuFleetError, Interrupted) as exc:
         sys.stderr.write("%s\n" % exc.msg)
         return 1
     return 0
@@ -82,6 +83,7 @@ class Job:
 
     def run(self) -> None:
         """Bring the change to an end. Raises GpuFleetError when that could not even be tried; the record stays then."""
+        self._signals.listening = False  # until it is known what there is to put back
         if not self._store.exists():
             return
         with self._lock():
@@ -133,7 +135,11 @@ class Job:
             why = recovery.reason
             if why is not None:
                 return recovery.roll_back(why)
-            return self._forward(record, request, reader, log, recovery, stack)
+            try:
+                with log.heard():
+                    return self._forward(record, request, reader, log, recovery, stack)
+            except Interrupted as asked:
+                return recovery.end(asked)
 
     def _forward(
         self, record: Record, request: Request, reader: GpuReader, log: JobLog, recovery: Recovery, stack: ExitStack

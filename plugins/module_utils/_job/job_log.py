@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager
 from typing import Any, Dict, Optional
 
 from .._service.change_log import COMMITTING, ROLLING_BACK, ChangeLog
 from .._service.outcome import Undo
 from .._service.ports import Ports
 from .._systemd.show import UnitStatus
+from .._unit.change_unit import CHANGE_UNIT
 from .progress import Progress
 from .record import Record
 from .scrub import Scrub
@@ -69,6 +72,15 @@ class JobLog(ChangeLog):
             self._progress.tell(**self._scrub(dict(news, detail=detail)))
 
     def may_undo(self) -> None:
+        # First of all: asking systemd takes a while, and whoever asks the change to end meanwhile must not end its way back.
+        self._signals.undoing = True
         # Also when nobody has sent a signal yet: a server that ends with its host is no failed server.
         self._signals.leave_with_host()
-        self._signals.undoing = True
+
+    def fault(self, trace: str) -> str:
+        sys.stderr.write(self._scrub.text(trace))
+        return "what `journalctl -u %s` says." % CHANGE_UNIT
+
+    def heard(self) -> AbstractContextManager[None]:
+        """Inside, whoever asks the change to end is listened to (``signals.py``)."""
+        return self._signals.heard()

@@ -15,6 +15,7 @@ from .._gpu.select import resolve
 from .._gpu.types import Gpu
 from .._service.brief import brief_gpus
 from .._service.change_log import COMMITTING, ROLLING_BACK
+from .._service.interrupts import Interrupted
 from .._service.ports import Ports
 from .._service.request import Request
 from .._service.rollback import Rollback, Scene
@@ -77,6 +78,7 @@ class Recovery:
                 "failed": True, "changed": False, "rolled_back": False,
                 "msg": "%s, before anything was touched. Run again to carry it out." % why,
             })
+        self._log.may_undo()
         failure: Dict[str, Any] = record.more.get("failure") or {"msg": "%s." % why.rstrip(".")}
         self._as_after_boot()
         self._log.phase("rollback")
@@ -94,6 +96,13 @@ class Recovery:
             replaced=record.more.get("replaced", []),
             timings={"downtime": self._downtime() if undone.serves else None},
         ))
+
+    def end(self, asked: Interrupted) -> Dict[str, Any]:
+        """Somebody asked the change to end where nobody else has seen to it."""
+        if self._request.rollback or self._record.undo.empty:
+            why = asked.msg.rstrip(".")
+            return self.roll_back(why if self._record.attempts == 1 else "%s, and then: %s" % (self.interrupted, why))
+        return self.told({"failed": True, "changed": True, "msg": asked.msg + "\nNothing was put back, as rollback is off."})
 
     def told(self, result: Dict[str, Any]) -> Dict[str, Any]:
         """The result for the whole change: what it set out to do, with what the module had prepared, and what came of it."""

@@ -4,8 +4,8 @@
 """When the job is asked to end.
 
 Somebody who stops the job (``systemctl stop``) wants the change not to be: what was there before is put back, and that is not
-interrupted by anything but the end of the host. When the host goes down, systemd stops everything: then the job leaves
-at once, without a trace but its record, and the next boot goes on.
+interrupted by anything but the end of the host. So it is listened to only where that can be done, and noted everywhere else. When
+the host goes down, systemd stops everything: then the job leaves at once, without a trace but its record, and the next boot goes on.
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ class Leave(BaseException):
 
 
 class Signals:
-    """``undoing`` is set when the change is past the point at which it could be given up."""
+    """``undoing`` is set when the change is past the point at which it could be given up.
+
+    ``listening`` is whether Interrupted may be raised; where it is not, it is as soon as it is again.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._asked = False
+        self._noted: Optional[str] = None
+        self.listening = True
         self.undoing = False
 
     def leave_with_host(self) -> None:
@@ -46,7 +51,22 @@ class Signals:
         self._asked = True
         # systemd asks once: if the host goes down while the old server loads, nobody would say so.
         signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
-        raise Interrupted("This change was asked to end (%s)." % signal.Signals(number).name)
+        text = "This change was asked to end (%s)." % signal.Signals(number).name
+        if self.listening:
+            raise Interrupted(text)
+        self._noted = text
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Inside, somebody who asks is listened to, also who has asked before."""
+        try:
+            self.listening = True
+            noted, self._noted = self._noted, None
+            if noted is not None and not self.undoing:
+                raise Interrupted(noted)
+            yield
+        finally:
+            self.listening = False
 
     def look(self, _number: int, _frame: Optional[FrameType] = None) -> None:
         """The handler of the timer."""

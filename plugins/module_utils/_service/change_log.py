@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional
 
 from .._core.errors import GpuFleetError
 from .._systemd.show import UnitStatus
+from .interrupts import past_return
 from .outcome import Undo
 
 # Until which point a change has come, in the order in which it comes there. From COMMITTING on the new server was seen to serve.
@@ -43,4 +44,12 @@ class ChangeLog:
         """A look at a server that is being waited for. Called up to five times a second."""
 
     def may_undo(self) -> None:
-        """Called before anything is put back. Does not return where that has to be left to the next boot."""
+        """Called before anything is put back: whoever asks the change to end has come too late from now on, for that is what is done.
+
+        Does not return where it has to be left to the next boot.
+        """
+        past_return()
+
+    def fault(self, trace: str) -> str:
+        """Called with the traceback of what nobody foresaw; where a person finds it: Ansible takes it out of a result."""
+        return "this: %s" % trace

@@ -17,27 +17,54 @@ from typing import Iterator, Optional
 
 from .._core.errors import GpuFleetError
 
+_ASKING = (signal.SIGTERM, signal.SIGINT)
 
-class Interrupted(GpuFleetError):
-    """Somebody asked this run to end."""
+
+class Interrupted(BaseException):
+    """Somebody asked this run to end; ``msg`` says how.
+
+    No Exception: it arrives in the middle of anything, and nobody on the way may take it for what became of that, such as a server that
+    gave no answer. Whoever can put back what was changed makes a failure of it.
+    """
+
+    def __init__(self, msg: str) -> None:
+        super().__init__(msg)
+        self.msg = msg
+
+
+_shields = 0
 
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Ignore SIGHUP and SIGPIPE; turn the first SIGTERM or SIGINT into Interrupted and ignore the ones after it."""
+    """Ignore SIGHUP and SIGPIPE; turn the first SIGTERM or SIGINT into Interrupted and ignore the ones after it.
+
+    Where nobody inside has made a failure of it, it leaves as a GpuFleetError.
+    """
+    global _shields
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGINT)}
 
     def stop(number: int, _frame: Optional[FrameType]) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)  # the way back must not be interrupted as well
+        past_return()  # the way back must not be interrupted as well
         raise Interrupted("This run was asked to end (%s)." % signal.Signals(number).name)
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    _shields += 1
     try:
         yield
+    except Interrupted as exc:
+        raise GpuFleetError(exc.msg) from exc
     finally:
+        _shields -= 1
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def past_return() -> None:
+    """Nobody is listened to any more until the shield ends: what is put back now is put back whole."""
+    if _shields:
+        for each in _ASKING:
+            signal.signal(each, signal.SIG_IGN)

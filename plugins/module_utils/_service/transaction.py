@@ -12,7 +12,7 @@ from __future__ import annotations
 import glob
 import os
 import traceback
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from .._core.errors import GpuFleetError
 from .._core.files import FileChange, apply_change, sync_directory
@@ -25,6 +25,7 @@ from .change_log import COMMITTING, ROLLING_BACK, STAGING, STARTING, STOPPING, C
 from .drain import drain, own_drain
 from .free import make_free
 from .home import remove_new_home
+from .interrupts import Interrupted
 from .look import Look, server_of
 from .memory import free_limits
 from .notices import unproven
@@ -79,7 +80,7 @@ class Transaction:
                 self._start()
             elif self._request.wants_running:
                 self._await_what_runs()
-        except Exception as exc:
+        except (Exception, Interrupted) as exc:
             # Also what nobody foresaw: after the stop of the old server, a traceback must not be the last word.
             raise self._failed(exc) from exc
         self._hand_over()
@@ -287,14 +288,13 @@ class Transaction:
 
     # -- failure ---------------------------------------------------------------------------------------------------
 
-    def _failed(self, cause: Exception) -> GpuFleetError:
+    def _failed(self, cause: Union[Exception, Interrupted]) -> GpuFleetError:
         """Undo what can be undone; the error to raise, with what happened, in the order in which a person needs it."""
         self._log.may_undo()
         self.outcome.ready = None
         if self._undo.down_since is not None or not self._served_before():
             self.outcome.timings["downtime"] = None  # it lasts, until something is seen to serve again
-        result = dict(cause.result) if isinstance(cause, GpuFleetError) else {"exception": traceback.format_exc()}
-        msg = self._explained(cause)
+        msg, result = self._told(cause)
         if not self._request.rollback:
             return GpuFleetError(msg + "\nNothing was put back, as rollback is off.", **result)
         view = self._look.view
@@ -335,11 +335,23 @@ class Transaction:
         except GpuFleetError as exc:
             self.outcome.warnings.append(exc.msg)
 
-    def _explained(self, cause: Exception) -> str:
+    def _told(self, cause: Union[Exception, Interrupted]) -> Tuple[str, Dict[str, Any]]:
+        """What failed, as the message and what else there is to return."""
+        if isinstance(cause, Interrupted):
+            return cause.msg, {}
         if not isinstance(cause, GpuFleetError):
-            return "An unforeseen fault (%s: %s). Please report it, with the result's `exception`." % (type(cause).__name__, cause)
+            where = self._log.fault(traceback.format_exc())
+            text = "An unforeseen fault (%s: %s). Please report it, with %s" % (type(cause).__name__, cause, where)
+            return text, {"exception": traceback.format_exc()}
         if not isinstance(cause, NotReady):
-            return cause.msg
+            return cause.msg, dict(cause.result)
+        try:
+            return self._explained(cause), dict(cause.result)
+        except Exception as exc:  # noqa: BLE001 - what is said of a failure is no reason to leave it as it is
+            self.outcome.warnings.append("Why it failed could not be looked into: %s: %s" % (type(exc).__name__, exc))
+            return cause.msg, dict(cause.result)
+
+    def _explained(self, cause: NotReady) -> str:
         if cause.advice is not None:  # what it answers says it all
             from .._diagnosis.classify import Diagnosis
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service import read_ahead as read_ahead_module
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.interrupts import Interrupted
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.plan import Plan, Rival, View, make_plan
@@ -145,5 +144,5 @@ def test_whoever_asks_the_change_to_end_is_heard(tmp_path: Path, monkeypatch: py
         raise Interrupted("asked to end")
 
     monkeypatch.setattr(read_ahead_module, "warm", asked)
-    with pytest.raises(GpuFleetError, match="asked to end"):
+    with pytest.raises(Interrupted, match="asked to end"):
         read_ahead("/models/kimi", 60.0, ports(tmp_path), lambda *news: None)
