@@ -55,12 +55,14 @@ options:
     description:
       - The GPUs to borrow, as indices, UUIDs or PCI ids, or V(all). An index counts as C(nvidia-smi) does.
       - A service that has only some of its GPUs among them is stopped as a whole.
+      - A GPU that is divided by MIG means all of its instances.
     type: list
     elements: str
     default: [all]
   env:
     description:
-      - More environment variables for the command. Root can read them while it runs.
+      - More environment variables for the command. Its user and root can read them while it runs; no command line and no unit shows them.
+      - Ansible logs the options of a task. Where a value is a secret, give the task C(no_log).
     type: dict
     default: {}
   chdir:

@@ -15,7 +15,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
-from .._gpu.select import resolve
 from .._gpu.types import Gpu
 from .._process.procfs import read_process
 from .._reclaim.units import UnitRef, stop_units
@@ -32,7 +31,7 @@ from .._service.rollback import Rollback, Scene, Undone
 from .._service.unstopped import why_unstopped
 from .._systemd.show import UnitStatus
 from . import command
-from .look import BorrowLook, lenders_to_json, limits_of, look
+from .look import BorrowLook, chosen, lenders_to_json, limits_of, look
 from .request import BorrowRequest
 
 # The command's unit is about to be started, or has been.
@@ -96,7 +95,8 @@ class Borrowing:
             self._stop(found)
             self._timed("settle", self._make_free, found)
             self._log.intend(BORROWING, self._undo, dict(self._more(environment=found.environment()), handed=False))
-            command.start(self._unit, self._request, found.environment(), self._ports.runner, self._ports.systemd)
+            command.start(self._unit, self._request, found.environment(), self._ports.runner, self._ports.systemd, self._ports.paths.run)
+        self._forget_environment()
         if not self._handed:
             self._handed = True
             for warning in self._log.try_to_intend(BORROWING, self._undo, dict(self._more(), handed=True)):
@@ -273,9 +273,16 @@ class Borrowing:
         self.told["gpus_after"] = self._gpus_now()
         self._judge(undone, ours, unfree)
 
+    def _forget_environment(self) -> None:
+        try:
+            command.forget_environment(command.environment_path(self._unit, self._ports.paths.run))
+        except GpuFleetError as exc:
+            self._warn(exc.msg)
+
     def _end_command(self) -> Optional[str]:
         """Nothing of the command stays: its unit is stopped and its cgroup swept. What could not be ended, None when all is gone."""
         systemd, clock = self._ports.systemd, self._ports.clock
+        self._forget_environment()
         ref = UnitRef(systemd, self._unit)
         stopped = stop_units([ref], self._request.grace, clock, self._ports.paths.proc)[0]
         if not stopped.ok and not stopped.survivors:  # systemd gave no answer, and is asked once more
@@ -294,7 +301,7 @@ class Borrowing:
         """The borrowed GPUs; [] where the driver does not say any more: what served has guards of its own."""
         try:
             snapshot = self._reader.snapshot()
-            return resolve(self._request.gpus, snapshot.gpus) if snapshot.available else []
+            return chosen(self._request.gpus, snapshot.gpus) if snapshot.available else []
         except (GpuFleetError, OSError, RuntimeError):
             return []
 
@@ -309,7 +316,9 @@ class Borrowing:
             if not snapshot.available:
                 said = "the driver cannot be read (%s: %s)" % (snapshot.reason, snapshot.reason_detail or "no further detail")
                 return None if services else "Whether the GPUs are free again isn't known: %s" % said
-            mine = [gpu for gpu in resolve(self._request.gpus, snapshot.gpus) if gpu.index not in taken]
+            parts = {uuid for each in self._undo.stopped for uuid in each.service.gpu_uuids}
+            mine = [gpu for gpu in chosen(self._request.gpus, snapshot.gpus)
+                    if (gpu.uuid not in parts if gpu.memory_type == "mig" else gpu.index not in taken)]
             if mine:
                 limits = limits_of(mine, self._request.max_used_mib)
                 self._ended(make_free(limits, self._ports, self._reader, _FREE_S, "next user", _ADVICE).ended)

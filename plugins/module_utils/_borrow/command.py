@@ -9,14 +9,17 @@ stopped (``RemainAfterExit=``, and a failed unit is kept), so that whoever comes
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
+from .._core.files import make_directory
 from .._core.runner import Runner
 from .._systemd.journal import JournalLine
 from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
+from .._unit.quote import environment_file_line
 from .request import BorrowRequest
 
 PREFIX = "gpufleet-borrow-"
@@ -32,7 +35,12 @@ def unit_of(change: str) -> str:
     return PREFIX + change + ".service"
 
 
-def start_words(unit: str, request: BorrowRequest, environment: Mapping[str, str]) -> List[str]:
+def environment_path(unit: str, directory: str) -> str:
+    """Where the variables lie that the command is given besides, until it has begun: a command line, and a unit, can be read by all."""
+    return os.path.join(directory, unit[: -len(".service")] + ".env")
+
+
+def start_words(unit: str, request: BorrowRequest, environment: Mapping[str, str], directory: str) -> List[str]:
     """The command that has systemd begin the borrowed one."""
     properties = {
         "Type": "exec",
@@ -49,17 +57,47 @@ def start_words(unit: str, request: BorrowRequest, environment: Mapping[str, str
     }
     words = ["systemd-run", "--quiet", "--unit=" + unit, "--uid=" + request.user]
     words.append("--description=gpufleet.vllm: a command on borrowed GPUs (%s)" % environment.get("GPUFLEET_GPU_INDICES", ""))
+    if request.env:
+        properties["EnvironmentFile"] = environment_path(unit, directory)
     words += ["--property=%s=%s" % each for each in sorted(properties.items())]
-    words += ["--setenv=%s=%s" % each for each in sorted({**request.env, **environment}.items())]
+    words += ["--setenv=%s=%s" % each for each in sorted(environment.items())]
     # systemd puts in the values of variables that it finds in a command line; the shell is to see them as they were written.
     return [*words, "--", *(word.replace("$", "$$") for word in request.argv)]
 
 
-def start(unit: str, request: BorrowRequest, environment: Mapping[str, str], runner: Runner, systemd: Systemd) -> None:
-    """Begin it. A command that can't be begun, or fails before systemd has noted its begin, is a failed unit and no error here."""
-    done = runner.run(start_words(unit, request, environment), timeout=_START_S)
+def start(
+    unit: str, request: BorrowRequest, environment: Mapping[str, str], runner: Runner, systemd: Systemd, directory: str
+) -> None:
+    """Begin it. A command that can't be begun, or fails before systemd has noted its begin, is a failed unit and no error here.
+
+    ``directory`` is where its variables lie meanwhile; forget_environment() removes them.
+    """
+    if request.env:
+        _keep_environment(environment_path(unit, directory), request.env)
+    done = runner.run(start_words(unit, request, environment, directory), timeout=_START_S)
     if not done.ok and not systemd.status(unit).exists:
         raise GpuFleetError("The command could not be handed to systemd: %s" % (done.stderr.strip() or "systemd-run said nothing"))
+
+
+def _keep_environment(path: str, env: Mapping[str, str]) -> None:
+    lines = "".join(environment_file_line(name, env[name], "env.%s" % name) + "\n" for name in sorted(env))
+    make_directory(os.path.dirname(path), 0o755, os.geteuid(), os.getegid())
+    forget_environment(path)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as handle:
+            handle.write(lines)
+    except OSError as exc:
+        raise GpuFleetError("The command's variables could not be written to %s: %s." % (path, exc.strerror)) from exc
+
+
+def forget_environment(path: str) -> None:
+    """Remove what systemd has read by now. Raises GpuFleetError where that fails."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        raise GpuFleetError("The command's variables could not be removed: %s: %s. Remove that file." % (path, exc.strerror)) from exc
 
 
 @dataclass(frozen=True)

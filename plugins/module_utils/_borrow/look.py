@@ -79,11 +79,11 @@ def look(request: BorrowRequest, ports: Ports, reader: GpuReader) -> BorrowLook:
         )
     if not snapshot.gpus:
         raise GpuFleetError("The driver shows no GPU on this host, so there is none to borrow.")
-    gpus = tuple(resolve(request.gpus, snapshot.gpus))
+    gpus = tuple(chosen(request.gpus, snapshot.gpus))
     unread = [gpu for gpu in gpus if gpu.state != "ok"]
     if unread:
         raise GpuFleetError("GPU %d can't be used (%s: %s)." % (unread[0].index, unread[0].state, unread[0].error or "no detail"))
-    instances = mig_uuids(gpus)
+    instances = _instances(gpus)
     managed = find_managed(ports.paths.units)
     statuses = ports.systemd.statuses([service.unit for service in managed])
     lenders = tuple(
@@ -97,7 +97,49 @@ def look(request: BorrowRequest, ports: Ports, reader: GpuReader) -> BorrowLook:
                 orphans.setdefault(process.pid, process)
     found = BorrowLook(gpus, instances, lenders, tuple(orphans[pid] for pid in sorted(orphans)))
     _refuse_beside_strangers(found, request.max_used_mib)
+    _refuse_beside_dependents(lenders, ports)
     return found
+
+
+def chosen(selection: Sequence[str], gpus: Sequence[Gpu]) -> List[Gpu]:
+    """The GPUs that are meant; of one that is divided by MIG its instances, since nothing runs on the whole of it. Raises GpuFleetError."""
+    found: List[Gpu] = []
+    for gpu in resolve(selection, gpus):
+        parts = [gpu.of_mig(device) for device in gpu.mig_devices if device.uuid is not None] if gpu.divided else [gpu]
+        if gpu.divided and (gpu.parts_unknown or not parts):
+            raise GpuFleetError(
+                "GPU %d is divided by MIG, and %s. Give the UUIDs of the instances that are meant, or make some (`nvidia-smi mig -lgi` "
+                "lists them)." % (gpu.index, "not all of its instances could be read" if gpu.parts_unknown else "has no instance")
+            )
+        known = {(other.index, other.uuid) for other in found}
+        found += [part for part in parts if (part.index, part.uuid) not in known]
+    return found
+
+
+def _instances(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
+    try:
+        return mig_uuids(gpus)
+    except GpuFleetError as exc:
+        parts = ", ".join(str(gpu.uuid) for gpu in gpus if gpu.memory_type == "mig")
+        whole = ", ".join(str(gpu.index) for gpu in gpus if gpu.memory_type != "mig")
+        raise GpuFleetError(
+            "`gpus` means MIG instances (%s) beside whole GPUs (%s). CUDA shows a command either the one or the other: borrow them one "
+            "after the other." % (parts, whole)
+        ) from exc
+
+
+def _refuse_beside_dependents(lenders: Sequence[Lender], ports: Ports) -> None:
+    """What systemd stops along with a service does not come back with it."""
+    units = {lender.service.unit for lender in lenders}
+    for unit in sorted(units):
+        along = ports.systemd.statuses([other for other in ports.systemd.stopped_with(unit) if other not in units])
+        running = sorted(other for other, status in along.items() if not status.inactive)
+        if running:
+            raise GpuFleetError(
+                "%s can't be stopped for a while: systemd would stop %s along with it (Requires=, BindsTo= or PartOf=), and would not "
+                "start it again with it. Stop that yourself for the time, or have it say Wants= in place of that, then run again."
+                % (unit, ", ".join(running))
+            )
 
 
 def limits_of(gpus: Sequence[Gpu], max_used_mib: int) -> List[Limit]:

@@ -11,6 +11,7 @@ from typing import Any, Dict, Mapping, Tuple
 
 from .._core.errors import GpuFleetError
 from .._service.request import FREE_MAX_USED_MIB
+from .._unit.quote import environment_file_line
 
 _WEEK_S = 7 * 24 * 3600
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -110,5 +111,6 @@ def _environment(given: Mapping[str, Any]) -> Dict[str, str]:
         text = ("1" if value else "0") if isinstance(value, bool) else str(value)
         if "\0" in text:
             raise GpuFleetError("`env.%s` holds a NUL character, which no environment can have." % name)
+        environment_file_line(name, text, "`env.%s`" % name)  # what can't be handed to systemd is refused here
         found[str(name)] = text
     return found

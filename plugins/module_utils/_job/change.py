@@ -24,7 +24,7 @@ from . import main as _main
 from . import underway
 from .job import current_boot
 from .origin import began_by
-from .record import Record, digest_of, new_id
+from .record import BORROW, Record, digest_of, new_id
 from .store import Store
 
 # What Ansible sends to a host is what is imported, and the program that runs the job is packed there.
@@ -189,8 +189,17 @@ def clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
             if again is not None and again["id"] == found["id"] and again["attempts"] == 0:
                 store.discard()  # nothing of it was ever carried out
         return
-    underway.start(ports)
-    underway.wait_for_end(found["id"], store, ports)
+    try:
+        underway.start(ports)
+        underway.wait_for_end(found["id"], store, ports)
+    except GpuFleetError as exc:
+        down = [each["service"]["unit"] for each in found["undo"]["stopped"]]
+        if found.get("kind") != BORROW or not down:
+            raise
+        raise GpuFleetError(
+            "%s Until then these services, whose GPUs were borrowed, may be stopped: %s. `systemctl start %s` starts them by hand."
+            % (exc.msg, ", ".join(down), " ".join(down))
+        ) from exc
     left = store.load()
     if left is not None and left["id"] == found["id"] and underway.abandoned(left, ports):
         store.discard()  # the job could not; says why not, or it can be done by now

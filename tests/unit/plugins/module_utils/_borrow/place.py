@@ -54,6 +54,8 @@ class Place(Host):
         self.strangers: tuple[GpuProcess, ...] = ()
         self.strangers_after: tuple[GpuProcess, ...] = ()  # who come with the command
         self.gives_up = False
+        self.along: tuple[str, ...] = ()  # what systemd stops with a service
+        self.given: list[tuple[str, int]] = []  # the environment files that systemd has read
         self.unlisted_mib = 0  # in use on GPU 1 by nobody that the driver shows
         self.runner = _Runner(self)
         self.began: float | None = None
@@ -136,6 +138,10 @@ class _Units(base.Units):
         else:
             super().reset_failed(unit)
 
+    def stopped_with(self, unit: str) -> list[str]:
+        host: Any = self.host
+        return list(host.along)
+
     def cgroup_pids(self, unit: str, status: UnitStatus | None = None) -> list[int]:
         host: Any = self.host
         return list(host.program.leaves) if unit.startswith(PREFIX) and unit in self.units else []
@@ -150,6 +156,10 @@ class _Runner(base.Quiet):
             self.host.mutation("begin the command")
             unit = next(word.partition("=")[2] for word in argv if word.startswith("--unit="))
             self.host.program.starts.append(list(argv))
+            for word in argv:
+                if word.startswith("--property=EnvironmentFile="):
+                    path = Path(word.partition("=")[2].partition("=")[2])
+                    self.host.given.append((path.read_text(encoding="utf-8"), path.stat().st_mode & 0o777))
             self.host.began = self.host.units.clock.now
             self.host.units.units[unit] = UnitStatus(unit, "loaded", "active", "running", main_pid=4000, invocation_id="a" * 32)
             self.host.units.log.append("begin the command")

@@ -221,3 +221,11 @@ def test_an_exit_status_of_its_own_is_not_systemds(place: Place, monkeypatch: py
     monkeypatch.setattr(type(place.ports().journal), "lines", lambda *_arguments: said)
     done = place.asks()
     assert done["outcome"] == ("failed" if writes else "not begun") and done["rc"] == 200, done
+
+
+def test_a_borrowing_whose_job_cannot_end_it_names_what_is_stopped_for_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    dies_while_it_runs(place)
+    monkeypatch.setattr(Place, "run_job", lambda self: None)
+    with pytest.raises(GpuFleetError, match=rf"ends again and again.*may be stopped: {OLD}. `systemctl start {OLD}`"):
+        place.asks(command="bench --other")
+    assert place.store.exists(), "nothing of it is forgotten"
