@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
+from .directories import make_directories
 from .errors import GpuFleetError
 
 HIDDEN = "(content hidden: it may hold secrets)\n"
@@ -134,7 +135,7 @@ def apply_change(change: FileChange) -> None:
         if change.what == "mode":
             _set_mode(wanted)
             return
-        os.makedirs(os.path.dirname(wanted.path), mode=0o755, exist_ok=True)
+        make_directories(os.path.dirname(wanted.path))
         _replace(wanted)
     except OSError as exc:
         raise GpuFleetError("Cannot write %s: %s." % (wanted.path, exc.strerror)) from exc

@@ -16,6 +16,7 @@ import time
 from types import TracebackType
 from typing import Any, Dict, Optional, Tuple, Type
 
+from .directories import make_directories
 from .errors import GpuFleetError
 
 # Where it is on a host.
@@ -39,7 +40,7 @@ class HostLock:
 
     def __enter__(self) -> "HostLock":
         try:
-            os.makedirs(self._directory, mode=0o755, exist_ok=True)
+            make_directories(self._directory)
             fd, is_new = _open(self._path)
         except OSError as exc:
             raise GpuFleetError("Cannot open the lock file %s: %s." % (self._path, exc.strerror)) from exc

@@ -73,7 +73,11 @@ def main(argv: List[str]) -> int:
         from .._core.unpacked import unpack
         from .._service.program import UNPACKED
 
-        unpack(sys.argv[0], UNPACKED)
+        try:
+            unpack(sys.argv[0], UNPACKED)
+        except OSError as exc:
+            sys.stderr.write("%s cannot be unpacked to %s: %s\n" % (sys.argv[0], UNPACKED, exc))
+            return 1
         return 0
     from .job import run
 
@@ -86,14 +90,20 @@ def main(argv: List[str]) -> int:
 
 
 def _unpack_beside() -> None:
-    """For whoever asks this program next: it takes a second of CPU, while the job waits for its server to load."""
+    """For whoever asks this program next: it takes a second of CPU, while the job waits for its server to load.
+
+    Only for speed: a host that can't start one more process, or holds something else in the place, has its change carried out all the same.
+    """
     from .._core.unpacked import unpacked
     from .._service.program import UNPACKED
 
     if unpacked(sys.argv[0], UNPACKED) is None:
         import subprocess
 
-        subprocess.Popen(["nice", "-n", "19", sys.executable, sys.argv[0], "unpack"], stdin=subprocess.DEVNULL)
+        try:
+            subprocess.Popen(["nice", "-n", "19", sys.executable, sys.argv[0], "unpack"], stdin=subprocess.DEVNULL)
+        except OSError as exc:
+            sys.stderr.write("This program is not unpacked for its next start: %s\n" % exc)
 
 
 def _tell(state: Mapping[str, Any]) -> None:

@@ -14,6 +14,8 @@ import sys
 import time
 from typing import Any, Dict, Optional
 
+from .._core.directories import make_directories
+
 PATH = "/run/gpufleet/progress.json"
 _PAUSE_S = 0.1
 
@@ -38,7 +40,7 @@ class Progress:
         self._news["seq"] += 1
         temporary = "%s.%d" % (self._path, os.getpid())
         try:
-            os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
+            make_directories(os.path.dirname(self._path))
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             with open(fd, "w", encoding="utf-8") as handle:
                 os.fchmod(fd, 0o644)

@@ -16,6 +16,7 @@ import tempfile
 import time
 from typing import Any, Dict, Optional, Tuple
 
+from .._core.directories import make_directories
 from .._core.errors import GpuFleetError
 from .._core.files import make_directory, sync_directory
 
@@ -42,7 +43,7 @@ class Store:
     def create(self, record: Dict[str, Any]) -> bool:
         """Begin a change; False when another one has begun meanwhile. Never seen half-written."""
         try:
-            os.makedirs(os.path.dirname(self._directory), mode=0o755, exist_ok=True)
+            make_directories(os.path.dirname(self._directory))
         except OSError as exc:
             raise GpuFleetError("Cannot make the directory %s: %s." % (os.path.dirname(self._directory), exc.strerror)) from exc
         make_directory(self._directory, 0o700, os.geteuid(), os.getegid())

@@ -132,8 +132,8 @@ class Rollback:
             # Only tried: the old units have guards of their own, and a driver that does not answer must not keep them down.
             try:
                 self._free()
-            except GpuFleetError as exc:
-                self._undone.warnings.append("Before the old service was started again: %s" % exc.msg)
+            except Exception as exc:  # noqa: BLE001 - a fault of ours included
+                self._undone.warnings.append("Before the old service was started again: %s" % _text(exc))
             self._bring_back()
         return self._undone
 
@@ -152,8 +152,8 @@ class Rollback:
     def _try(self, what: str, step: Callable[..., Any], *arguments: Any) -> bool:
         try:
             step(*arguments)
-        except (GpuFleetError, OSError) as exc:
-            self._undone.problems.append("%s (%s)" % (what, exc.msg if isinstance(exc, GpuFleetError) else exc))
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the next step must be tried
+            self._undone.problems.append("%s (%s)" % (what, _text(exc)))
             return False
         return True
 
@@ -255,3 +255,9 @@ class Rollback:
             if deadline.expired:
                 return
             self._ports.clock.sleep(_LOOK_S)
+
+
+def _text(exc: Exception) -> str:
+    if isinstance(exc, GpuFleetError):
+        return exc.msg
+    return str(exc) if isinstance(exc, OSError) else "%s: %s" % (type(exc).__name__, exc)

@@ -70,3 +70,17 @@ def test_the_file_tells_whether_somebody_had_the_lock_meanwhile(tmp_path: Path) 
     time.sleep(0.02)  # the clock of files has ticks
     with HostLock(directory, "somebody did") as lock:
         assert lock.quiet_since != first
+
+
+def test_everybody_may_look_whatever_the_umask_of_the_first_one(tmp_path: Path) -> None:
+    run = tmp_path / "run" / "gpufleet"
+    before = os.umask(0o077)
+    try:
+        with HostLock(str(run), "the first one"):
+            pass
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (run, run.parent)] == [0o755, 0o755]
+    run.chmod(0o700)
+    with HostLock(str(run), "somebody's own wish"):
+        assert run.stat().st_mode & 0o777 == 0o700
