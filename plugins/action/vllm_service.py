@@ -17,7 +17,14 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _resident
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils._follow import Ended, Follower, Host, Lost, parse_answer
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._follow import (
+    Ended,
+    Follower,
+    Host,
+    Lost,
+    Unanswered,
+    parse_answer,
+)
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._progress import line_of
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._terminal import UNSEEN, for_people, pace_for
 
@@ -48,12 +55,13 @@ class ActionModule(ActionBase):
             return result
         shows = not self._task.no_log and for_people(constants.config.get_config_value("DEFAULT_STDOUT_CALLBACK"))
         remote = Remote(self, args, task_vars, shows)
-        begun = self._begin(remote)
+        begun = self._begin(remote, _may_be_begun_twice(args))
         job = begun.get("job")
         if not isinstance(job, Mapping) or begun.get("failed"):
             result.update(_as_asked(begun))
             return result
-        follower = Follower(remote, pace_for(_side_by_side(task_vars)) if shows else UNSEEN, _patience(args))
+        pace = pace_for(_side_by_side(task_vars)) if shows else UNSEEN
+        follower = Follower(remote, pace, _patience(args), twice=_may_be_begun_twice(args))
         try:
             done = follower.end_of(str(job["id"]))
         except Lost as lost:
@@ -79,7 +87,7 @@ class ActionModule(ActionBase):
     def _by_program(self, args: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """The same of the program that is on the host already; None where that has nothing to say, and has done nothing that the
         module would not find and go on with."""
-        again = self._task.check_mode or args.get("state", "started") == "started"
+        again = self._task.check_mode or _may_be_begun_twice(args)
         can = self._is_pipelining_enabled("new") and not any(self._task.environment or ())
         if self.module != MODULE or _resident.DIGEST is None or not again or not can:
             return None
@@ -92,12 +100,12 @@ class ActionModule(ActionBase):
             Display().vv("%s on the host is not there, or of another version: the module is sent." % PROGRAM)
         return result
 
-    def _begin(self, remote: "Remote") -> Dict[str, Any]:
+    def _begin(self, remote: "Remote", twice: bool) -> Dict[str, Any]:
         """Run the module. A connection that breaks under it says nothing of the host: it is tried once more, which does no harm."""
         try:
             return remote.again(wait=False)
         except Lost as lost:
-            if self._task.args.get("state", "started") != "started":
+            if not twice:
                 raise AnsibleConnectionFailure(str(lost)) from None
         remote.reset()
         try:
@@ -120,12 +128,24 @@ class Remote(Host):
     def attend(self, change: str, phase: str, seconds: float, steady: float) -> Dict[str, Any]:
         """See the port."""
         words = [PROGRAM, "attend", change, "--for", "%g" % seconds, "--steady", "%g" % steady]
-        words += ["--phase", phase] if phase else []
+        return self._asked(words + (["--phase", phase] if phase else []))
+
+    def result(self, change: str, seconds: float) -> Dict[str, Any]:
+        """See the port."""
+        return self._asked([PROGRAM, "result", change, "--for", "%g" % seconds])
+
+    def _asked(self, words: List[str]) -> Dict[str, Any]:
+        """What the program says. What else the host has said is nobody's business where the task has ``no_log``."""
         try:
             done = self._action._low_level_execute_command(" ".join(map(shlex.quote, words)))
         except AnsibleConnectionFailure as exc:
             raise Lost(_brief(exc)) from None
-        return parse_answer(int(done["rc"]), done["stdout"], done["stderr"])
+        try:
+            return parse_answer(int(done["rc"]), done["stdout"], done["stderr"])
+        except (Lost, Unanswered) as exc:
+            if not self._action._task.no_log:
+                raise
+            raise type(exc)("exit status %d, its output is hidden by no_log" % int(done["rc"])) from None
 
     def received(self, change: str) -> None:
         """Let the host know that what came of the change has arrived. Where that fails, it is told once more to whoever asks again."""
@@ -192,6 +212,11 @@ def _taken_apart(args: Dict[str, Any]) -> Dict[str, Any]:
     if not isinstance(deployment, Mapping):
         raise AnsibleActionFail("`deployment` is a %s. It is a dictionary of options." % type(deployment).__name__)
     return {**deployment, **args}
+
+
+def _may_be_begun_twice(args: Mapping[str, Any]) -> bool:
+    """Whether the module finds its own work done when it is run once more, as a restart does not."""
+    return bool((args.get("state") or "started") == "started")
 
 
 def _truth(value: Any) -> bool:

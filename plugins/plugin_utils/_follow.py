@@ -17,6 +17,8 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._terminal import Pac
 # A job that ends again and again without bringing its change to an end is not started for ever.
 _STARTS = 3
 _PAUSES_S = (0.5, 1.0, 2.0, 5.0)
+_RESULT_S = 30.0
+_ANOTHER = "The change %s has ended, and another one after it. Run again to see what serves now."
 
 
 class Lost(Exception):
@@ -38,6 +40,10 @@ class Host:
         """What ``change.pyz attend`` says. Raises Lost and Unanswered."""
         raise NotImplementedError
 
+    def result(self, change: str, seconds: float) -> Dict[str, Any]:
+        """What ``change.pyz result`` says. Raises Lost and Unanswered."""
+        raise NotImplementedError
+
     def again(self, wait: bool) -> Dict[str, Any]:
         """The result of the module, run once more. Raises Lost."""
         raise NotImplementedError
@@ -56,7 +62,10 @@ class Host:
 
 
 class Follower:
-    """Follows one change. ``patience`` is seconds for which a lost connection is tried again."""
+    """Follows one change. ``patience`` is seconds for which a lost connection is tried again.
+
+    ``twice`` is whether the module may be run again to wait for it: one that finds the change at its end begins another one.
+    """
 
     def __init__(
         self,
@@ -65,12 +74,15 @@ class Follower:
         patience: float,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        twice: bool = True,
     ) -> None:
         self._host = host
         self._pace = pace
         self._patience = patience
         self._clock = clock
         self._sleep = sleep
+        self._twice = twice
+        self._silent = False
         self._lost_at: Optional[float] = None
         self._tries = 0
         self._starts = 0
@@ -85,7 +97,7 @@ class Follower:
                 if news.get("done"):
                     return dict(news["result"])
                 if not news.get("unfinished"):
-                    raise Ended("The change %s has ended, and another one after it. Run again to see what serves now." % change)
+                    raise Ended(_ANOTHER % change)
                 if news.get("job") in ("inactive", "failed"):
                     result = self._start_again()
                     self._answered()
@@ -98,9 +110,12 @@ class Follower:
             except Lost as lost:
                 self._bear(lost)
             except Unanswered as exc:
-                # Something stands between us and the program; the module itself can wait as well, only in silence.
-                self._host.warn("How far it is cannot be told (%s); its end is waited for." % exc)
-                return self._wait_in_silence()
+                if not self._silent:
+                    self._silent = True
+                    self._host.warn("How far it is cannot be told (%s); its end is waited for." % exc)
+                result = self._wait_in_silence(change)
+                if result is not None:
+                    return result
 
     def _start_again(self) -> Dict[str, Any]:
         self._starts += 1
@@ -111,7 +126,26 @@ class Follower:
             )
         return self._host.again(wait=False)
 
-    def _wait_in_silence(self) -> Dict[str, Any]:
+    def _wait_in_silence(self, change: str) -> Optional[Dict[str, Any]]:
+        """What came of it; None while it is under way. Where the program does not answer at all the module can wait as well."""
+        while True:
+            try:
+                answer = self._host.result(change, _RESULT_S)
+                self._answered()
+                if answer.get("done"):
+                    return dict(answer["result"])
+                if answer.get("unknown"):
+                    raise Ended(_ANOTHER % change)
+                return None
+            except Lost as lost:
+                self._bear(lost)
+            except Unanswered as exc:
+                if not self._twice:
+                    raise Ended(
+                        "The change %s was begun, and what came of it cannot be told (%s). `change.pyz result %s` on the host tells it. "
+                        "Nothing was begun again." % (change, exc, change)
+                    ) from None
+                break
         while True:
             try:
                 return self._host.again(wait=True)

@@ -162,10 +162,23 @@ def test_a_connection_that_breaks_under_the_module_is_tried_once_more() -> None:
     assert task.run()["ready"] and task.resets == 1
 
 
-def test_a_restart_is_not_begun_twice() -> None:
+@pytest.mark.parametrize("args", [{"state": "restarted"}, {"deployment": {"state": "restarted"}}])
+def test_a_restart_is_not_begun_twice(args: dict[str, Any]) -> None:
     task = Task1([AnsibleConnectionFailure("Broken pipe"), BEGUN])
     with pytest.raises(AnsibleConnectionFailure):
-        task.run({"state": "restarted"})
+        task.run(args)
+    no = {"rc": 1, "stdout": "", "stderr": "Traceback\nModuleNotFoundError: gpufleet_change"}
+    task = Task1([BEGUN, RESULT], [no, no])
+    assert "Nothing was begun again" in task.run(args)["msg"] and len(task.calls) == 1
+    task = Task1([BEGUN, RESULT], [no, DONE])
+    assert task.run(args)["ready"] and len(task.calls) == 1 and task.commands[1].endswith(" result a1 --for 30")
+
+
+def test_what_a_host_says_amiss_is_not_shown_where_its_output_is_hidden(shown: list[str]) -> None:
+    for rc in (1, 255):
+        task = Task1([BEGUN], [{"rc": rc, "stdout": "", "stderr": "the key hush-hush is wrong"}, DONE])
+        assert task.run(no_log=True)["ready"]
+    assert len(shown) == 3 and "hush" not in "".join(shown) and "no_log" in shown[0]
 
 
 def test_a_failure_has_what_a_failure_of_the_module_has() -> None:

@@ -29,7 +29,8 @@ def under_way(phase: str, **more: Any) -> dict[str, Any]:
 class Script(Host):
     """A host that answers by a script; what it was asked, told and warned of is kept."""
 
-    def __init__(self, answers: list[Any], again: list[Any] | None = None) -> None:
+    def __init__(self, answers: list[Any], again: list[Any] | None = None, results: list[Any] | None = None) -> None:
+        self.results = [Unanswered("exit status 126: not allowed")] if results is None else results
         self.answers = answers
         self.again_answers = again or []
         self.asked: list[tuple[str, str]] = []
@@ -43,6 +44,12 @@ class Script(Host):
         self.asked.append((change, phase))
         self.now += 1.0
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    def result(self, change: str, seconds: float) -> dict[str, Any]:
+        answer = self.results.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return dict(answer)
@@ -66,8 +73,8 @@ class Script(Host):
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def follow(self, patience: float = 60.0) -> dict[str, Any]:
-        return Follower(self, Pace(10.0, 1.0), patience, lambda: self.now, self.sleep).end_of("a")
+    def follow(self, patience: float = 60.0, twice: bool = True) -> dict[str, Any]:
+        return Follower(self, Pace(10.0, 1.0), patience, lambda: self.now, self.sleep, twice).end_of("a")
 
 
 def test_each_answer_is_told_and_the_next_one_asked_for_beyond_it() -> None:
@@ -119,6 +126,23 @@ def test_what_stands_between_us_and_the_program_leaves_the_module_to_wait() -> N
     host = Script([Unanswered("exit status 126: not allowed")], again=[Lost("gone"), {"changed": True, "ready": True}])
     assert host.follow()["ready"] and host.waits == [True, True]
     assert "126" in host.warned[0]
+
+
+@pytest.mark.parametrize("twice", [True, False])
+def test_an_answer_that_is_none_begins_nothing_new_where_the_end_can_be_asked_for(twice: bool) -> None:
+    no = Unanswered("exit status 1: ModuleNotFoundError")
+    host = Script([no], results=[{"id": "a", "done": False}, Lost("gone"), DONE])
+    assert host.follow(twice=twice)["ready"] and host.waits == []
+    assert sum("cannot be told" in text for text in host.warned) == 1
+    with pytest.raises(Ended, match="another one after it"):
+        Script([no], results=[{"id": "a", "done": False, "unknown": True}]).follow(twice=twice)
+
+
+def test_what_would_do_its_work_twice_is_not_run_again() -> None:
+    host = Script([Unanswered("exit status 126: not allowed")])
+    with pytest.raises(Ended, match="Nothing was begun again"):
+        host.follow(twice=False)
+    assert host.waits == []
 
 
 def test_a_login_may_print_before_the_answer() -> None:
