@@ -254,7 +254,7 @@ services:
     seen:
       description:
         - What was seen of it at the end, null where it is not back. V(serves again) only where it has answered a completion; else such as
-          V(runs again\, but it refuses the API key of its own declaration) or V(runs again\, too busy to answer).
+          V(runs again, but it refuses the API key of its own declaration) or V(runs again, too busy to answer).
       type: str
   sample:
     - {"unit": "vllm-kimi.service", "name": "kimi", "served_name": "kimi", "gpus": [2], "before": "serves", "served": true, "back": true,

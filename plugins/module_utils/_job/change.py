@@ -197,7 +197,7 @@ def clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
         if found.get("kind") != BORROW or not down:
             raise
         raise GpuFleetError(
-            "%s Until then these services, whose GPUs were borrowed, may be stopped: %s. `systemctl start %s` starts them by hand."
+            "%s Until then these services, whose GPUs were borrowed, may be stopped: %s. Start them by hand with `systemctl start %s`."
             % (exc.msg, ", ".join(down), " ".join(down))
         ) from exc
     left = store.load()

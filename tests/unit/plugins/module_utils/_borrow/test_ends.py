@@ -226,6 +226,6 @@ def test_an_exit_status_of_its_own_is_not_systemds(place: Place, monkeypatch: py
 def test_a_borrowing_whose_job_cannot_end_it_names_what_is_stopped_for_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     dies_while_it_runs(place)
     monkeypatch.setattr(Place, "run_job", lambda self: None)
-    with pytest.raises(GpuFleetError, match=rf"ends again and again.*may be stopped: {OLD}. `systemctl start {OLD}`"):
+    with pytest.raises(GpuFleetError, match=rf"ends again and again.*may be stopped: {OLD}. Start them by hand with `systemctl start {OLD}`"):
         place.asks(command="bench --other")
     assert place.store.exists(), "nothing of it is forgotten"
