@@ -13,6 +13,9 @@ import os
 import stat
 from typing import Optional
 
+# What was unpacked of another program is kept for those that run it, which read their files as they come to need them.
+_KEPT_S = 3600.0
+
 
 def unpacked(program: str, directory: str) -> Optional[str]:
     """Where the files of this very ``program`` lie, None where they don't. Nobody may have put them there who may not write the program."""
@@ -29,10 +32,11 @@ def unpacked(program: str, directory: str) -> Optional[str]:
 
 
 def unpack(program: str, directory: str) -> None:
-    """Have them lie there, and those of other programs no more. Raises OSError."""
+    """Have them lie there, and those of other programs no more, but for the last one and what is younger than an hour. Raises OSError."""
     import compileall
     import shutil
     import tempfile
+    import time
     import zipfile
 
     place = _place(os.stat(program), directory)
@@ -47,9 +51,18 @@ def unpack(program: str, directory: str) -> None:
         if not os.path.isdir(place):
             os.rename(temporary, place)
     finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        others = []
         for name in os.listdir(directory):
-            if name != os.path.basename(place):
-                shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+            path = os.path.join(directory, name)
+            try:
+                if path != place:
+                    others.append((os.lstat(path).st_ctime, path))
+            except FileNotFoundError:
+                pass  # another one that does the same
+        for made, path in sorted(others)[:-1]:
+            if time.time() - made > _KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)
         os.umask(before)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import Any, List, Mapping
 
@@ -65,9 +66,10 @@ def main(argv: List[str]) -> int:
         _tell({"id": options.id, "received": Store().received(options.id)})
         return 0
     if options.command == "module":
+        seen = os.stat(sys.argv[0])  # before the rest of it is loaded: it may be replaced at any time
         from .resident import serve
 
-        _tell(serve(options.digest, sys.argv[0]))
+        _tell(serve(options.digest, sys.argv[0], seen))
         return 0
     if options.command == "unpack":
         from .._core.unpacked import unpack

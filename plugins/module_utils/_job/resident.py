@@ -12,19 +12,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from typing import Any, Dict
 
+from .._service.program import UNPACKED
 
-def serve(digest: str, program: str) -> Dict[str, Any]:
+
+def serve(digest: str, program: str, seen: os.stat_result) -> Dict[str, Any]:
     """The answer to the request on standard input: ``other`` when ``program`` is not the one that is meant, or ``result``.
 
+    ``seen`` is its status when this process began: one that was replaced since is not what runs here.
     A request has ``params``, which have been checked, ``check_mode``, ``wait`` and ``diff``.
     """
     with open(program, "rb") as handle:
-        if hashlib.sha256(handle.read()).hexdigest() != digest:
+        if not _runs_here(os.fstat(handle.fileno()), seen) or hashlib.sha256(handle.read()).hexdigest() != digest:
             return {"id": digest, "other": True}
     request = json.load(sys.stdin)
     from .answer import answer
 
     return {"id": digest, "result": answer(request["params"], request["check_mode"], request["wait"], request["diff"])}
+
+
+def _runs_here(now: os.stat_result, seen: os.stat_result) -> bool:
+    mark = (now.st_ino, now.st_size, now.st_mtime_ns)
+    if mark != (seen.st_ino, seen.st_size, seen.st_mtime_ns):
+        return False
+    # Unpacked, the directory of what runs says of which program it was made (``_core/unpacked.py``).
+    return not __file__.startswith(UNPACKED + "/") or "/%d-%d-%d/" % mark in __file__

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,23 @@ def test_another_program_does_not_run_it_and_takes_its_place(program: Path, code
     other.rename(program)
     assert unpacked(str(program), str(code)) is None and "usage: change.pyz" in run(program)
     unpack(str(program), str(code))
-    assert [code / name for name in os.listdir(code)] == [Path(str(unpacked(str(program), str(code))))]
+    second = unpacked(str(program), str(code))
+    # Whoever runs the one before comes to need its files as he goes.
+    assert sorted(str(code / name) for name in os.listdir(code)) == sorted([first, str(second)])
+
+
+def test_what_nobody_runs_any_more_goes(program: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [unpacked(str(program), str(code))]
+    real = time.time
+    for hours in (0, 2, 4):
+        other = program.with_name("new")
+        other.write_bytes(program.read_bytes())
+        other.rename(program)
+        monkeypatch.setattr(time, "time", lambda hours=hours: real() + hours * 3600.0)
+        unpack(str(program), str(code))
+        made.append(unpacked(str(program), str(code)))
+        kept = made if hours == 0 else made[-2:]
+        assert sorted(str(code / name) for name in os.listdir(code)) == sorted(map(str, kept))
 
 
 @pytest.mark.parametrize("which", ["directory", "place"])
