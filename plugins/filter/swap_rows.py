@@ -55,7 +55,9 @@ def _done(variables: Mapping[str, Any]) -> Dict[str, Any]:
 def _fault(variables: Mapping[str, Any]) -> Optional[str]:
     failure = variables.get("swap_model_failure")
     if failure is not None:
-        return _with_hook(failure, str(failure.get("msg") or "The swap failed."))
+        text = _with_hook(failure, str(failure.get("msg") or "The swap failed."))
+        own = _own_failure(failure, _done(variables))
+        return "%s\n%s" % (own, text) if own else text
     for result in (_done(variables), _plan(variables)):
         if result.get("unreachable"):
             return "%s %s" % (str(result.get("msg") or "The host does not answer.").strip(), _LOST)
@@ -66,6 +68,11 @@ def _with_hook(failure: Mapping[str, Any], text: str) -> str:
     return "%s failed: %s" % (failure["hook"], text) if failure.get("hook") else text
 
 
+def _own_failure(failure: Mapping[str, Any], done: Mapping[str, Any]) -> Optional[str]:
+    """What the swap itself failed of, where after_host has failed as well: its failure is noted in the place of that one."""
+    return str(done.get("msg") or "") or None if failure.get("hook") == "after_host" and done.get("failed") else None
+
+
 def _outcome(variables: Mapping[str, Any]) -> Dict[str, Any]:
     plan, done = _plan(variables), _done(variables)
     failure = variables.get("swap_model_failure")
@@ -73,7 +80,11 @@ def _outcome(variables: Mapping[str, Any]) -> Dict[str, Any]:
         failed = dict(failure)
         hook = failed.get("hook")
         if hook == "after_host":
-            return dict(done, hook=hook, msg=_with_hook(failed, str(failed.get("msg"))))
+            text = _with_hook(failed, str(failed.get("msg")))
+            # The row has one line for both, and the swap's own failure is what the host is looked at for.
+            if _own_failure(failed, done):
+                text = "\n".join(["%s And %s" % (_first_line(done), text), *str(done["msg"]).strip().splitlines()[1:]])
+            return dict(done, hook=hook, msg=text)
         if hook:
             return {"hook": hook, "msg": _with_hook(failed, str(failed.get("msg"))), "serving_before": plan.get("serving_before", [])}
         return failed

@@ -114,6 +114,19 @@ def test_a_host_whose_hook_after_failed_serves_the_new_model_and_is_told_of() ->
     assert "gpu01" in swap_failed(["gpu01"], hostvars)
 
 
+def test_a_swap_that_failed_is_told_also_where_the_hook_after_it_failed_too() -> None:
+    rolled_back = {**SWAPPED, "failed": True, "rolled_back": True, "msg": "It ran out of memory.\nRolled back: old serves again."}
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": rolled_back,
+                          "swap_model_failure": {**BROKEN, "hook": "after_host"}}}
+    results = swap_results(["gpu01"], hostvars)
+    found = swap_rows(results, "new")[0]
+    assert (found["after"], found["result"]) == ("old", "rolled back")
+    assert found["detail"] == "It ran out of memory. And after_host failed: The balancer says no."
+    assert results["gpu01"]["msg"].endswith("\nRolled back: old serves again.")
+    fault = swap_failed(["gpu01"], hostvars)["gpu01"]
+    assert fault.startswith(rolled_back["msg"] + "\nafter_host failed: The balancer says no.")
+
+
 def test_the_phases_are_in_the_row_in_order() -> None:
     timings = {"total": 9.5, "downtime": 8.0, "load": 7.0, "stop": 1.0, "preflight": 0.2, "drain": 0.0}
     assert list(row({**SWAPPED, "timings": timings})["phases_s"].items()) == [("preflight", 0.2), ("stop", 1.0), ("load", 7.0)]
