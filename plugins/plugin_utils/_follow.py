@@ -113,9 +113,9 @@ class Follower:
                 if not self._silent:
                     self._silent = True
                     self._host.warn("How far it is cannot be told (%s); its end is waited for." % exc)
-                result = self._wait_in_silence(change)
-                if result is not None:
-                    return result
+                ended = self._wait_in_silence(change)
+                if ended is not None:
+                    return ended
 
     def _start_again(self) -> Dict[str, Any]:
         self._starts += 1
