@@ -9,8 +9,8 @@ import os
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleConnectionFailure
 
-from ansible_collections.gpufleet.vllm.plugins.action import gpu_borrow
 from ansible_collections.gpufleet.vllm.plugins.action.gpu_borrow import ActionModule
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.action import test_vllm_service as base
 
@@ -46,7 +46,7 @@ def test_check_mode_does_not_count_as_hearing() -> None:
 
 def test_whoever_outlives_the_controller_has_heard_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     parents = iter([1, 2, 3, 4])
-    monkeypatch.setattr(gpu_borrow.os, "getppid", lambda: next(parents))
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
     assert os.getppid() == 1
     task = base.Task1([UNHEARD], [DONE])
     task.run({"command": "x"})
@@ -55,10 +55,10 @@ def test_whoever_outlives_the_controller_has_heard_nothing(monkeypatch: pytest.M
 
 def test_a_forced_run_whose_begin_was_lost_is_looked_for_and_not_forced_again() -> None:
     begun: dict[str, Any] = {"changed": True, "actions": [], "job": {**JOB, "ended": None}}
-    task = base.Task1([base.AnsibleConnectionFailure("gone"), begun], [DONE, RECEIVED])
+    task = base.Task1([AnsibleConnectionFailure("gone"), begun], [DONE, RECEIVED])
     task.run({"command": "x", "force": True})
     assert [call["force"] for call in task.calls] == [True, False]
     stands = {"changed": False, "actions": [], "outcome": "succeeded", "put_back": None}
-    task = base.Task1([base.AnsibleConnectionFailure("gone"), stands, begun], [DONE, RECEIVED])
+    task = base.Task1([AnsibleConnectionFailure("gone"), stands, begun], [DONE, RECEIVED])
     task.run({"command": "x", "force": True})
     assert [call["force"] for call in task.calls] == [True, False, True], "nothing of it had begun"

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.command impo
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import StoppedUnit
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.units import stop_units
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service import rollback
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.free import Freed
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.journal import JournalLine
@@ -59,7 +60,7 @@ def dies_while_it_runs(place: Place) -> None:
 
 
 def test_what_cannot_be_ended_keeps_every_other_host_from_beginning(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = borrowing.stop_units
+    real = stop_units
 
     def stop(refs: Any, *more: Any) -> Any:
         if refs[0].unit.startswith(PREFIX):
@@ -73,7 +74,7 @@ def test_what_cannot_be_ended_keeps_every_other_host_from_beginning(place: Place
 
 
 def test_a_stop_that_systemd_did_not_answer_is_asked_for_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, asked = borrowing.stop_units, []
+    real, asked = stop_units, []
 
     def stop(refs: Any, *more: Any) -> Any:
         if refs[0].unit.startswith(PREFIX):
@@ -177,7 +178,8 @@ def test_a_systemd_that_is_slow_to_answer_is_asked_again(
     place: Place, monkeypatch: pytest.MonkeyPatch, times: int, outcome: Any
 ) -> None:
     kind: Any = type(place.units)
-    real, failed = kind.status, []
+    real = kind.status
+    failed: list[str] = []
 
     def status(self: Any, unit: str) -> Any:
         if unit.startswith(PREFIX) and place.program.starts and len(failed) < times and not place.gives_up:
@@ -226,6 +228,7 @@ def test_an_exit_status_of_its_own_is_not_systemds(place: Place, monkeypatch: py
 def test_a_borrowing_whose_job_cannot_end_it_names_what_is_stopped_for_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     dies_while_it_runs(place)
     monkeypatch.setattr(Place, "run_job", lambda self: None)
-    with pytest.raises(GpuFleetError, match=rf"ends again and again.*may be stopped: {OLD}. Start them by hand with `systemctl start {OLD}`"):
+    said = rf"ends again and again.*may be stopped: {OLD}. Start them by hand with `systemctl start {OLD}`"
+    with pytest.raises(GpuFleetError, match=said):
         place.asks(command="bench --other")
     assert place.store.exists(), "nothing of it is forgotten"
