@@ -87,8 +87,9 @@ def _keep_environment(path: str, env: Mapping[str, str]) -> None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as handle:
             handle.write(lines)
     except OSError as exc:
-        text = "The command's variables could not be written to %s: %s. Make room there, then run again."
-        raise GpuFleetError(text % (path, exc.strerror)) from exc
+        raise GpuFleetError(
+            "The command's variables could not be written to %s: %s. Make room there, then run again." % (path, exc.strerror)
+        ) from exc
 
 
 def forget_environment(path: str) -> None:
