@@ -165,7 +165,8 @@ def test_somebody_elses_memory_is_named_and_nothing_is_stopped(host: Host) -> No
 def begun(host: Host, command: str, **more: Any) -> subprocess.Popen[str]:
     """The playbook on its way, in a process group of its own."""
     told = {"command": command, "gpus": [4], "gpu_borrow_grace": 2, "target": host.name, **more}
-    env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no"}
+    alive = "-o ServerAliveInterval=5 -o ServerAliveCountMax=3"  # nothing else tells of a host whose power failed
+    env = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_ARGS": "-o ControlMaster=no " + alive}
     words = [str(Path(sys.executable).parent / "ansible-playbook"), "playbooks/borrow_gpus.yml", "-i", "inventories/lab"]
     return subprocess.Popen([*words, "-e", json.dumps(told)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             text=True, start_new_session=True)  # fmt: skip

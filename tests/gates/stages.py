@@ -20,7 +20,7 @@ from typing import NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOGS = ROOT / "build" / "logs"
-STAGES = ["lint", "docs", "unit", "sanity", "lab-test", "lab-real"]
+STAGES = ["lint", "docs", "unit", "sanity", "lab-test"]
 
 
 class Outcome(NamedTuple):
