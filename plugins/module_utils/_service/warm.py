@@ -98,8 +98,8 @@ def warm(
         for reader in readers:
             reader.start()
         last, since = -1, time.monotonic()
-        while any(reader.is_alive() for reader in readers) and goes_on():
-            readers[0].join(_LOOK_S) if readers[0].is_alive() else time.sleep(_LOOK_S)
+        while (busy := next((reader for reader in readers if reader.is_alive()), None)) is not None and goes_on():
+            busy.join(_LOOK_S)
             if work.got != last:
                 last, since = work.got, time.monotonic()
                 if on_progress is not None:

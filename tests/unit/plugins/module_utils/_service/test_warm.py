@@ -100,6 +100,24 @@ def test_what_asks_the_job_to_end_gets_through(tmp_path: Path, monkeypatch: pyte
         warm(path, 100 * MIB, asked_to_end)
 
 
+def test_the_end_of_the_last_reader_is_seen_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = model(tmp_path / "m", a__safetensors=1, b__safetensors=2)
+    second_begun, real = threading.Event(), module._next_data
+
+    def slow_at_the_second(fd: int, at: int, limit: int) -> int:
+        if os.fstat(fd).st_size == 2 * MIB:
+            second_begun.set()
+            time.sleep(0.2)
+        assert second_begun.wait(10)
+        return real(fd, at, limit)
+
+    monkeypatch.setattr(module, "_next_data", slow_at_the_second)
+    monkeypatch.setattr(module, "_LOOK_S", 60.0)
+    begun = time.monotonic()
+    assert warm(path, 100 * MIB, always).read_mib == 3
+    assert time.monotonic() - begun < 30
+
+
 def test_holes_are_not_read(tmp_path: Path) -> None:
     path = model(tmp_path / "m", a__safetensors=1)
     with open(tmp_path / "m" / "a.safetensors", "r+b") as handle:
