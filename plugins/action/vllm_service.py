@@ -103,13 +103,13 @@ class ActionModule(ActionBase):
     def _begin(self, remote: "Remote", twice: bool) -> Dict[str, Any]:
         """Run the module. A connection that breaks under it says nothing of the host: it is tried once more, which does no harm."""
         try:
-            return remote.again(wait=False)
+            return remote.module(wait=False)
         except Lost as lost:
             if not twice:
                 raise AnsibleConnectionFailure(str(lost)) from None
         remote.reset()
         try:
-            return remote.again(wait=False)
+            return remote.module(wait=False)
         except Lost as lost:
             raise AnsibleConnectionFailure(str(lost)) from None
 
@@ -154,8 +154,16 @@ class Remote(Host):
         except AnsibleConnectionFailure as exc:
             Display().vv("%s: %s" % (self._name, _brief(exc)))
 
-    def again(self, wait: bool) -> Dict[str, Any]:
+    def resume(self, change: str) -> Dict[str, Any]:
         """See the port."""
+        return self._asked([PROGRAM, "resume", change])
+
+    def again(self) -> Dict[str, Any]:
+        """See the port."""
+        return self.module(wait=True)
+
+    def module(self, wait: bool) -> Dict[str, Any]:
+        """The module's result. Raises Lost."""
         args = dict(self._args, wait=wait)
         try:
             return self._action.ask(args, self._task_vars)

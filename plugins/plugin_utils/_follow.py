@@ -44,8 +44,12 @@ class Host:
         """What ``change.pyz result`` says. Raises Lost and Unanswered."""
         raise NotImplementedError
 
-    def again(self, wait: bool) -> Dict[str, Any]:
-        """The result of the module, run once more. Raises Lost."""
+    def resume(self, change: str) -> Dict[str, Any]:
+        """What ``change.pyz resume`` says. Raises Lost and Unanswered."""
+        raise NotImplementedError
+
+    def again(self) -> Dict[str, Any]:
+        """The result of the module, run once more to wait for the end. Raises Lost."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -99,11 +103,8 @@ class Follower:
                 if not news.get("unfinished"):
                     raise Ended(_ANOTHER % change)
                 if news.get("job") in ("inactive", "failed"):
-                    result = self._start_again()
-                    self._answered()
-                    if "job" not in result:
-                        return result
-                    change = str(result["job"]["id"])
+                    # Not by the module: the change may have ended meanwhile, and the module would begin another one.
+                    self._start_again(change)
                     continue
                 self._host.tell(news)
                 phase = str(news.get("phase") or phase)
@@ -117,14 +118,15 @@ class Follower:
                 if ended is not None:
                     return ended
 
-    def _start_again(self) -> Dict[str, Any]:
+    def _start_again(self, change: str) -> None:
         self._starts += 1
         if self._starts > _STARTS:
             raise Ended(
                 "The job that carries out this change ends again and again without bringing it to an end. "
                 "`journalctl -u gpufleet-change.service` on the host tells why; run again when that is repaired."
             )
-        return self._host.again(wait=False)
+        self._host.resume(change)
+        self._answered()
 
     def _wait_in_silence(self, change: str) -> Optional[Dict[str, Any]]:
         """What came of it; None while it is under way. Where the program does not answer at all the module can wait as well."""
@@ -148,7 +150,7 @@ class Follower:
                 break
         while True:
             try:
-                return self._host.again(wait=True)
+                return self._host.again()
             except Lost as lost:
                 self._bear(lost)
 

@@ -7,6 +7,7 @@
     change.pyz follow ID [--after SEQ] [--for S]    one line of JSON: how far it is, as soon as that is news (anybody)
     change.pyz result ID [--for S]                  one line of JSON: what came of it, once it has ended (root)
     change.pyz attend ID [--phase P] [--for S]      one line of JSON: the next phase, or the end with what came of it (root)
+    change.pyz resume ID                            one line of JSON: whether it is still to be ended; a job that is gone is started (root)
     change.pyz received ID                          one line of JSON: what came of it has been heard, and is not told again (root)
     change.pyz unpack                               have its next start be quick (root)
     change.pyz module DIGEST                        one line of JSON: what the module vllm_service returns (root)
@@ -38,6 +39,8 @@ def main(argv: List[str]) -> int:
     attend.add_argument("--phase", metavar="PHASE", default="", help="the phase that is known already")
     attend.add_argument("--for", metavar="SECONDS", type=float, default=10.0, dest="seconds", help="how long to wait for another (10)")
     attend.add_argument("--steady", metavar="SECONDS", type=float, default=0.0, help="tell no phase before it has lasted for this long (0)")
+    resume = commands.add_parser("resume", help="start the job of a change again that has not been brought to an end (root)")
+    resume.add_argument("id", metavar="ID", help="the change's id")
     received = commands.add_parser("received", help="note that whoever asked for a change has heard what came of it (root)")
     received.add_argument("id", metavar="ID", help="the change's id")
     module = commands.add_parser("module", help="do what the module vllm_service does; its parameters come on standard input (root)")
@@ -59,6 +62,13 @@ def main(argv: List[str]) -> int:
         from .attend import attend as wait_for_another
 
         _tell(wait_for_another(options.id, options.phase, options.seconds, options.steady))
+        return 0
+    if options.command == "resume":
+        from .._service.ports import Ports
+        from .store import Store
+        from .underway import resume as start_again
+
+        _tell({"id": options.id, "unfinished": start_again(options.id, Store(), Ports())})
         return 0
     if options.command == "received":
         from .store import Store

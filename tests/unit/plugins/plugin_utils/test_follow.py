@@ -34,7 +34,9 @@ class Script(Host):
         self.answers = answers
         self.again_answers = again or []
         self.asked: list[tuple[str, str]] = []
-        self.waits: list[bool] = []
+        self.runs = 0
+        self.resumed: list[str] = []
+        self.resume_answers: list[Any] = []
         self.told: list[str] = []
         self.warned: list[str] = []
         self.resets = 0
@@ -54,8 +56,15 @@ class Script(Host):
             raise answer
         return dict(answer)
 
-    def again(self, wait: bool) -> dict[str, Any]:
-        self.waits.append(wait)
+    def resume(self, change: str) -> dict[str, Any]:
+        self.resumed.append(change)
+        answer = self.resume_answers.pop(0) if self.resume_answers else {"id": change, "unfinished": True}
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    def again(self) -> dict[str, Any]:
+        self.runs += 1
         answer = self.again_answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -99,22 +108,29 @@ def test_patience_ends_and_says_that_the_change_goes_on() -> None:
     assert 30.0 <= host.now < 50.0
 
 
-def test_a_job_that_is_gone_is_started_again_by_the_module() -> None:
-    dead = under_way("load", job="failed")
-    host = Script([dead, DONE], again=[{"changed": True, "job": {"id": "a"}}])
-    assert host.follow()["ready"] and host.waits == [False]
+def test_a_job_that_is_gone_is_started_again_and_the_module_is_not_run() -> None:
+    host = Script([under_way("load", job="failed"), DONE])
+    assert host.follow()["ready"] and host.resumed == ["a"] and not host.runs
 
 
-def test_a_job_that_is_gone_and_whose_end_the_module_finds_is_that_end() -> None:
-    host = Script([under_way("load", job="inactive")], again=[{"changed": False, "ready": True}])
-    assert host.follow() == {"changed": False, "ready": True}
+def test_a_change_that_ends_while_its_job_is_started_again_is_at_its_end() -> None:
+    for twice in (True, False):
+        host = Script([under_way("load", job="inactive"), DONE])
+        host.resume_answers = [{"id": "a", "unfinished": False}]
+        assert host.follow(twice=twice)["ready"] and not host.runs
+
+
+def test_a_connection_that_is_lost_while_the_job_is_started_again_is_borne() -> None:
+    host = Script([under_way("load", job="failed"), under_way("load", job="failed"), DONE])
+    host.resume_answers = [Lost("broken pipe")]
+    assert host.follow()["ready"] and host.resets == 1 and len(host.resumed) == 2
 
 
 def test_a_job_that_never_comes_to_an_end_is_not_started_for_ever() -> None:
-    host = Script([under_way("load", job="failed")], again=[{"job": {"id": "a"}}] * 9)
+    host = Script([under_way("load", job="failed")])
     with pytest.raises(Ended, match="journalctl"):
         host.follow()
-    assert len(host.waits) == 3
+    assert len(host.resumed) == 3 and not host.runs
 
 
 def test_a_change_that_another_one_has_followed_is_no_success() -> None:
@@ -124,7 +140,7 @@ def test_a_change_that_another_one_has_followed_is_no_success() -> None:
 
 def test_what_stands_between_us_and_the_program_leaves_the_module_to_wait() -> None:
     host = Script([Unanswered("exit status 126: not allowed")], again=[Lost("gone"), {"changed": True, "ready": True}])
-    assert host.follow()["ready"] and host.waits == [True, True]
+    assert host.follow()["ready"] and host.runs == 2
     assert "126" in host.warned[0]
 
 
@@ -132,7 +148,7 @@ def test_what_stands_between_us_and_the_program_leaves_the_module_to_wait() -> N
 def test_an_answer_that_is_none_begins_nothing_new_where_the_end_can_be_asked_for(twice: bool) -> None:
     no = Unanswered("exit status 1: ModuleNotFoundError")
     host = Script([no], results=[{"id": "a", "done": False}, Lost("gone"), DONE])
-    assert host.follow(twice=twice)["ready"] and host.waits == []
+    assert host.follow(twice=twice)["ready"] and host.runs == 0
     assert sum("cannot be told" in text for text in host.warned) == 1
     with pytest.raises(Ended, match="another one after it"):
         Script([no], results=[{"id": "a", "done": False, "unknown": True}]).follow(twice=twice)
@@ -142,7 +158,7 @@ def test_what_would_do_its_work_twice_is_not_run_again() -> None:
     host = Script([Unanswered("exit status 126: not allowed")])
     with pytest.raises(Ended, match="Nothing was begun again"):
         host.follow(twice=False)
-    assert host.waits == []
+    assert host.runs == 0
 
 
 def test_a_login_may_print_before_the_answer() -> None:

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import change as change_module
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job import underway
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
@@ -160,3 +161,14 @@ def test_no_secret_is_left_when_it_is_over(host: Managed) -> None:
     host.module(secrets={"VLLM_API_KEY": secret})
     readable = [path for path in host.root.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
     assert [path.name for path in readable] == ["new.env"]
+
+
+def test_a_job_that_is_gone_is_started_again_for_its_own_change_only(host: Managed) -> None:
+    host.held_back = True
+    begun = host.module(wait=False, state="restarted")["job"]["id"]
+    host.held_back = False
+    assert not underway.resume("another", host.store, host.ports()) and host.store.exists()
+    assert underway.resume(begun, host.store, host.ports()) and not host.store.exists()
+    starts = host.serving()
+    assert not underway.resume(begun, host.store, host.ports()), "it has ended"
+    assert host.serving() == starts == [NEW]
