@@ -15,11 +15,13 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
-from ansible.vars.clean import remove_internal_keys
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.arguments import ARGUMENT_SPEC, REQUIRED_IF, asked
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.program import build_program
+
+# What Ansible obeys in a result: a host has no say in it, and this module sets none of it.
+_OBEYED = ("add_group", "add_host", "ansible_facts")
 
 
 def _digest() -> Optional[str]:
@@ -65,7 +67,9 @@ def result_of(request: Request, digest: str, rc: int, stdout: str) -> Optional[D
     result = (answer or {}).get("result")
     if not isinstance(result, dict):
         return None
-    remove_internal_keys(result)
+    for key in list(result):
+        if key.startswith("_ansible_") or key in _OBEYED or (key in ("warnings", "deprecations") and not result[key]):
+            del result[key]
     result["invocation"] = {"module_args": dict(request.params)}
     cleaned: Dict[str, Any] = remove_values(result, request.hidden)
     return cleaned

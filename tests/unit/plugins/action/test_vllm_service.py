@@ -157,6 +157,13 @@ def test_no_patience_makes_the_host_unreachable_with_what_to_do() -> None:
         task.run({"reconnect_timeout": 0})
 
 
+@pytest.mark.parametrize("key", ["_ansible_no_log", "_ansible_verbose_always", "add_host", "add_group", "ansible_facts"])
+def test_a_host_gives_ansible_no_orders(key: str) -> None:
+    task = Task1([], [answered(changed=True, ready=True, warnings=[], **{key: {"ansible_python_interpreter": "/tmp/x"}})], pipelining=True)
+    result = task.run({"wait": False})
+    assert result["changed"] and not {key, "warnings"} & set(result), result
+
+
 def test_a_connection_that_breaks_under_the_module_is_tried_once_more() -> None:
     task = Task1([AnsibleConnectionFailure("Broken pipe"), BEGUN])
     assert task.run()["ready"] and task.resets == 1
