@@ -120,7 +120,8 @@ def test_the_rule_refuses_what_only_a_checkout_needs() -> None:
     own = ["tests/unit/test_x.py", "Makefile", ".ci/run", "collections/x", "docs/design.md", "docs/dependencies.md",
            "docs/conf.py", "docs/_static/pages.css", "playbooks/collections/x.yml",
            "inventories/lab/hosts", "pyproject.toml", ".git/config", "plugins/modules/__pycache__/x.pyc", "build/x.tar.gz",
-           "requirements-dev.txt", "ansible.cfg", "CONTRIBUTING.md", "plugins/modules/notes.txt"]  # fmt: skip
+           "requirements-dev.txt", "requirements-test.txt", "requirements-newest.txt", "ansible.cfg", "CONTRIBUTING.md",
+           "plugins/modules/notes.txt"]  # fmt: skip
     assert unexpected(own) == own
 
 
