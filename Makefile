@@ -10,14 +10,18 @@ LABS ?= 3
 UNITS ?= 2
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
+# The oldest supported ansible-core is in the one, the newest in the other.
+NEWEST := $(CURDIR)/.venv-newest
 LAB := PYTHONPATH=tests $(PY) -m lab
 
 # The environment's tools come first, so that no shim of a version manager gets between them.
 export PATH := $(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
+# Everything here runs as Ansible will be, not as it was: without a variable for each fact.
+export ANSIBLE_INJECT_FACT_VARS := false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint sanity unit coverage lab-test lab-real test bench chaos build docs demo lab-up lab-down lab-status clean
+.PHONY: help venv venv-newest lint sanity unit lab-test lab-newest lab-real test bench chaos build docs demo lab-up lab-down lab-status clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,32 +29,35 @@ help: ## Show what there is to make
 venv: ## Make or refresh the virtual environment in .venv
 	@$(PYTHON3) tests/gates/make_venv.py $(VENV)
 
+venv-newest: ## Make or refresh the one with the newest ansible-core, in .venv-newest
+	@$(PYTHON3) tests/gates/make_venv.py --newest $(NEWEST)
+
 demo: venv ## Watch three hosts swap from one model to another, without a GPU (root; DEMO_KEEP=0 ends the lab after)
 	@$(PY) tests/demo/demo.py
 
-test: venv ## Run every stage below, one line each
+test: venv venv-newest ## Run every stage below, one line each
 	@$(PY) tests/gates/stages.py
 
 lint: venv ## yamllint, ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, shellcheck, and what is generated
 	@$(PY) tests/gates/lint.py
 
-sanity: venv ## ansible-test sanity on a copy of the tracked files
+sanity: venv venv-newest ## ansible-test sanity with the oldest and the newest ansible-core, side by side
 	@$(PY) tests/gates/sanity.py
 
-unit: venv ## Unit tests: pure Python, no root, a few minutes
-	@$(PY) -m pytest tests/unit -q -n $(UNITS)
+unit: venv ## Unit tests, and how much of plugins/module_utils they reach: pure Python, no root, a few minutes
+	@$(PY) tests/gates/units.py -n $(UNITS)
 
-coverage: venv ## What the unit tests alone reach of plugins/
-	@$(PY) -m coverage run -m pytest tests/unit -q
-	@$(PY) -m coverage report
-
-lab-test: venv ## The simulated driver, the stand-in vLLM and the playbooks on real hosts (root)
+lab-test: venv venv-newest ## The simulated driver, the stand-in vLLM and the playbooks on real hosts (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-test"; exit 1; }
-	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/sim tests/e2e -q --durations=15 -n $(LABS) --dist loadfile
+	@$(PY) -m pytest tests/sim tests/e2e -q --durations=15 -n $(LABS) --dist loadfile
+
+lab-newest: venv-newest ## A part of the same with the newest ansible-core: tests/newest.txt (root)
+	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-newest"; exit 1; }
+	@$(NEWEST)/bin/python -m pytest @tests/newest.txt -q --durations=10 -n $(LABS) --dist loadfile
 
 lab-real: venv ## The real vLLM (CPU build) on a host: install, deploy, swap, roll-back, benchmark (root, 1 GB of downloads once)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-real"; exit 1; }
-	@ANSIBLE_INJECT_FACT_VARS=false $(PY) -m pytest tests/real -q --durations=10
+	@$(PY) -m pytest tests/real -q --durations=10
 
 bench: venv ## Measure against what people do by hand, on a lab host (root)
 	@PYTHONPATH=tests $(PY) -m bench.facts_cost
@@ -79,5 +86,5 @@ lab-status: venv ## Say what runs in the lab
 	@$(LAB) status
 
 clean: ## Remove build products and the virtual environment
-	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache tests/output
+	rm -rf build dist .venv .venv-newest .mypy_cache .ruff_cache .pytest_cache tests/output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

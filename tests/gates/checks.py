@@ -33,6 +33,12 @@ def quiet(output: str) -> Optional[str]:
     return "it printed something" if output.strip() else None
 
 
+def verdict(name: str, seconds: float, problem: Optional[str], told: str = "") -> str:
+    """A gate's one line: its name, how long it took, and ok or what is wrong. ``told`` says what ok stands for."""
+    end = "FAILED: " + problem if problem is not None else "ok" + (told and ": " + told)
+    return "  %-24s %6.1f s  %s" % (name, seconds, end)
+
+
 def run(check: Check) -> bool:
     """Run one check and print its line. Returns whether it passed."""
     started = time.monotonic()
@@ -54,7 +60,7 @@ def run(check: Check) -> bool:
     if problem is None and check.judge is not None:
         problem = check.judge(output)
     seconds = time.monotonic() - started
-    print("  %-24s %6.1f s  %s" % (check.name, seconds, "ok" if problem is None else "FAILED: " + problem), flush=True)
+    print(verdict(check.name, seconds, problem), flush=True)
     if problem is not None:
         print("    $ %s" % " ".join(check.argv))
         print("".join("    %s\n" % line for line in output.splitlines()), flush=True)

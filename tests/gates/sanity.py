@@ -1,29 +1,37 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ansible-test sanity on a copy of the tracked files, without ignore files and without silent skips.
+"""ansible-test sanity with the oldest and the newest supported ansible-core, without ignore files and without silent skips.
 
     tests/gates/sanity.py [--test NAME ...]      more arguments go to ansible-test
 
-ansible-test makes its own virtual environments. It fetches pip for them by a script from the network; here the same pip
-comes from the package index like everything else. It warns and goes on where an interpreter or a tool is missing; here
-only interpreters that this machine really lacks may be missing, and they are named.
+The two run side by side: each uses one processor for most of its time. ansible-test makes its own virtual environments,
+and expects nobody else to make the same at the same time: each core has a home of its own. It fetches pip for them by a
+script from the network; here the same pip comes from the package index like everything else. It warns and goes on where
+an interpreter or a tool is missing; here only interpreters that this machine really lacks may be missing, and those that
+are used are named.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import fcntl
 import os
 import re
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import List, Set
+from typing import List, NamedTuple, Sequence, Set
 
+import cores
 import tree
+from checks import verdict
+from cores import Core
 from pythons import find_pythons
 
-BIN = Path(sys.executable).parent
+_PRINTING = threading.Lock()
 _GET_PIP = '''# Runs pip from its wheel, in place of a script that would be downloaded.
 import runpy
 import sys
@@ -35,12 +43,9 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 '''
 
 
-def bootstrap_pip(home: Path) -> None:
+def bootstrap_pip(home: Path, core: Core) -> None:
     """Put pip, in the version that this ansible-test wants, where it looks before it downloads anything."""
-    spec = importlib.util.find_spec("ansible_test")
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("ansible-test is not in %s. Run: make venv" % BIN)
-    source = Path(spec.submodule_search_locations[0]) / "_internal" / "python_requirements.py"
+    source = core.ansible_test / "_internal" / "python_requirements.py"
     versions = set(re.findall(r"""\bpip=['"]([0-9.]+)['"]""", source.read_text(encoding="utf-8")))
     if not versions:
         raise SystemExit("Cannot tell from %s which pip ansible-test wants. Look at bootstrap_pip()." % source)
@@ -65,7 +70,7 @@ def interpreters(directory: Path) -> Set[str]:
     versions = set()
     for python in find_pythons():
         version = "%d.%d" % python.minor
-        if version not in versions and python.minor >= (3, 8):
+        if version not in versions and python.minor >= (3, 9):
             (directory / ("python" + version)).symlink_to(python.path)
             versions.add(version)
     return versions
@@ -78,39 +83,85 @@ def unexpected_skips(output: str, present: Set[str]) -> List[str]:
     return [line for line in skips if not ((found := absent.search(line)) and found.group(1) not in present)]
 
 
-def main() -> int:
-    """Entry point."""
-    home = Path.home()
-    bootstrap_pip(home)
-    links = tree.cache() / "pythons"
-    present = interpreters(links)
-    env = dict(os.environ, PATH=os.pathsep.join([str(links), str(BIN), os.environ.get("PATH", os.defpath)]))
+def home_of(core: Core) -> Path:
+    """The home of this core's ansible-test, kept between runs. What the user set for pip and git holds there as well.
+
+    Its path is short, because what ansible-test installs there names its interpreter in a first line of at most 127 bytes.
+    """
+    home = tree.cache().parent / core.minor
+    home.mkdir(parents=True, exist_ok=True)
+    for name in (".cache", ".config", ".gitconfig", ".netrc", ".pip"):
+        if (Path.home() / name).exists() and not (home / name).exists():
+            (home / name).symlink_to(Path.home() / name)
+    return home
+
+
+class Result(NamedTuple):
+    """What sanity came to with one core. ``pythons``: those that the code was compiled and imported with."""
+
+    passed: int
+    failed: int
+    pythons: Sequence[str]
+    problems: Sequence[str]
+
+
+def judge(output: str, returncode: int, present: Set[str], ignore_files: Sequence[str]) -> Result:
+    """Read ansible-test's own words; ``present`` are the Pythons that it could have used."""
+    started = re.findall(r'^Running sanity test "(.+?)"(?: on Python ([0-9.]+))?$', output, re.MULTILINE)
+    listed = re.search(r"^[A-Z]+: The ([0-9]+) sanity test\(s\) listed below", output, re.MULTILINE)
+    failed = int(listed.group(1)) if listed else 1 if returncode else 0
+    problems = ["ignore file: %s" % name for name in ignore_files]
+    problems += ["unexpected skip: %s" % line for line in unexpected_skips(output, present)]
+    if returncode:
+        problems.append("ansible-test ended with exit code %d" % returncode)
+    if not started:
+        problems.append("it ran no test")
+    pythons = sorted({python for name, python in started if python}, key=lambda text: int(text.split(".")[1]))
+    return Result(len(started) - failed, failed or len(problems), pythons, problems)
+
+
+def check(core: Core, links: Path, present: Set[str], words: Sequence[str]) -> Result:
+    """Run sanity with one core, show what it says as it says it, and its line at the end."""
+    started = time.monotonic()
+    home = home_of(core)
+    path = os.pathsep.join([str(links), str(core.venv / "bin"), os.environ.get("PATH", os.defpath)])
+    env = dict(os.environ, HOME=str(home), PATH=path)
     env.setdefault("PIP_QUIET", "1")
     env.pop("PYTHONPATH", None)
-    with tree.copy("sanity") as copy:
-        command = [str(BIN / "ansible-test"), "sanity", "--local", "--color", "no", *sys.argv[1:]]
+    with (home / "lock").open("w") as lock, tree.copy("sanity-" + core.minor) as copy:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        bootstrap_pip(home, core)
+        command = [str(core.venv / "bin" / "ansible-test"), "sanity", "--local", "--color", "no", *words]
         with subprocess.Popen(
             command, cwd=copy, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as child:
             lines = []
             for line in child.stdout or ():
-                sys.stdout.write(line)
-                sys.stdout.flush()
                 lines.append(line)
-        output = "".join(lines)
-        ignores = sorted(path.name for path in (copy / "tests" / "sanity").glob("ignore*"))
-    started = re.findall(r'^Running sanity test "(.+)"(?: on Python [0-9.]+)?$', output, re.MULTILINE)
-    verdict = re.search(r"^[A-Z]+: The ([0-9]+) sanity test\(s\) listed below", output, re.MULTILINE)
-    failed = int(verdict.group(1)) if verdict else 1 if child.returncode else 0
-    problems = ["ignore file: %s" % name for name in ignores]
-    problems += ["unexpected skip: %s" % line for line in unexpected_skips(output, present)]
-    if child.returncode:
-        problems.append("ansible-test ended with exit code %d" % child.returncode)
-    for problem in problems:
-        print("FAILED: " + problem)
-    print("Python %s on this machine." % ", ".join(sorted(present, key=lambda text: int(text.split(".")[1]))))
-    print("%d passed, %d failed" % (len(started) - failed, failed or len(problems)))
-    return 1 if problems or not started else 0
+                with _PRINTING:
+                    print("%s: %s" % (core.minor, line.rstrip("\n")), flush=True)
+        ignored = sorted(path.name for path in (copy / "tests" / "sanity").glob("ignore*"))
+    result = judge("".join(lines), child.returncode, present, ignored)
+    told = "%d tests with Python %s; compiled and imported with %s" % (
+        result.passed, core.python, ", ".join(result.pythons) or "none",
+    )  # fmt: skip
+    with _PRINTING:
+        print(verdict("ansible-core " + core.version, time.monotonic() - started, "; ".join(result.problems) or None, told))
+    return result
+
+
+def main() -> int:
+    """Entry point."""
+    both = [cores.core(cores.OLDEST), cores.core(cores.NEWEST)]
+    wrong = cores.complaints(both)
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    links = tree.cache() / "pythons"
+    present = interpreters(links)
+    with ThreadPoolExecutor(len(both)) as pool:
+        results = list(pool.map(lambda core: check(core, links, present, sys.argv[1:]), both))
+    print("%d passed, %d failed" % (sum(each.passed for each in results), sum(each.failed for each in results)))
+    return 1 if any(each.problems for each in results) else 0
 
 
 if __name__ == "__main__":

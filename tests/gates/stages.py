@@ -1,7 +1,8 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`make test`: every stage, one line each with its time; the whole output of a stage only when it fails.
+"""`make test`: every stage, one line each with its time, above it one for each gate in it; the whole output of a stage only
+when it fails.
 
     tests/gates/stages.py [STAGE ...]
 
@@ -16,11 +17,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOGS = ROOT / "build" / "logs"
-STAGES = ["lint", "docs", "unit", "sanity", "lab-test"]
+STAGES = ["lint", "docs", "unit", "sanity", "lab-test", "lab-newest"]
+# A gate's line, as checks.verdict() writes it.
+_GATE = re.compile(r"^  \S.* +[0-9]+\.[0-9] s  (ok|FAILED)\b.*$", re.MULTILINE)
 
 
 class Outcome(NamedTuple):
@@ -51,6 +54,11 @@ def judge(output: str, returncode: int) -> Outcome:
     return Outcome(counts["passed"], failed, problem)
 
 
+def gates(output: str) -> List[str]:
+    """The lines of the gates within a stage."""
+    return [found.group(0) for found in _GATE.finditer(output)]
+
+
 def run(stage: str) -> Outcome:
     """Run one stage, keep its output, print its line."""
     started = time.monotonic()
@@ -64,6 +72,8 @@ def run(stage: str) -> Outcome:
     outcome = judge(output, done.returncode)
     if outcome.problem is not None:
         print(output)
+    for line in gates(output):
+        print(line)
     print(
         "%-10s %5d passed  %7.1f s  %s"
         % (stage, outcome.passed, time.monotonic() - started, outcome.problem and "FAILED: " + outcome.problem or "ok"),

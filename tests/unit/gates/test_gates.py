@@ -14,7 +14,6 @@ import importer
 import make_venv
 import pytest
 import pythons
-import sanity
 import stages
 
 
@@ -40,14 +39,6 @@ def test_a_stage_is_judged_by_what_it_did(output: str, returncode: int, passed: 
     assert (outcome.passed, outcome.problem) == (passed, problem)
 
 
-def test_only_an_interpreter_that_is_not_here_may_be_skipped() -> None:
-    absent = 'WARNING: Skipping sanity test "import" on Python 3.14 because it could not be found.'
-    present = absent.replace("3.14", "3.9")
-    tool = 'WARNING: Skipping sanity test "shellcheck" due to missing shellcheck.'
-    output = "\n".join(["Running sanity test", absent, present, tool])
-    assert sanity.unexpected_skips(output, {"3.9", "3.11"}) == [present, tool]
-
-
 def test_a_check_that_fails_shows_its_output_and_the_rest_still_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -62,6 +53,13 @@ def test_a_check_that_fails_shows_its_output_and_the_rest_still_runs(
     assert "FAILED: it printed something" in printed
     assert "fine" not in printed
     assert printed.endswith("1 passed, 3 failed\n")
+
+
+def test_each_gate_of_a_stage_has_its_line_in_the_whole() -> None:
+    good = checks.verdict("ansible-core 2.19.14", 180.04, None, "49 tests")
+    bad = checks.verdict("ruff", 1.0, "exit code 1")
+    assert good == "  ansible-core 2.19.14      180.0 s  ok: 49 tests"
+    assert stages.gates("starts\n%s\n    $ ruff check\n    x  2.0 s  okay\n%s\n2 passed, 0 failed\n" % (good, bad)) == [good, bad]
 
 
 def test_no_checks_is_a_failure() -> None:
@@ -102,6 +100,33 @@ def test_the_environment_takes_the_oldest_supported_interpreter_that_is_whole(
     monkeypatch.delenv("PYTHON", raising=False)
     monkeypatch.setattr(make_venv, "find_pythons", lambda: [interpreter(*each) for each in found])
     assert make_venv.choose().minor == (3, chosen)
+
+
+@pytest.mark.parametrize(("found", "chosen"), [([11, 12, 13, 14], 13), ([11, 12], 12), ([14, 11], 14)])
+def test_the_newest_core_runs_on_one_that_it_supports(monkeypatch: pytest.MonkeyPatch, found: List[int], chosen: int) -> None:
+    monkeypatch.delenv("PYTHON_NEWEST", raising=False)
+    monkeypatch.setattr(make_venv, "find_pythons", lambda: [interpreter(minor) for minor in found])
+    assert make_venv.choose(make_venv.NEWEST).minor == (3, chosen)
+
+
+def test_where_nothing_runs_the_newest_core_two_ways_to_such_a_python_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHON_NEWEST", raising=False)
+    monkeypatch.setattr(make_venv, "find_pythons", lambda: [interpreter(11)])
+    with pytest.raises(SystemExit) as caught:
+        make_venv.choose(make_venv.NEWEST)
+    said = str(caught.value)
+    assert "needs Python 3.12 to 3.14; found here: 3.11 at /usr/bin/python3.11." in said
+    assert "apt-get install" in said and "uv python install 3.13" in said and "PYTHON_NEWEST=" in said
+
+
+@pytest.mark.parametrize("kind", [make_venv.OLDEST, make_venv.NEWEST])
+def test_an_environment_is_made_anew_when_any_file_that_it_is_made_from_has_changed(kind: make_venv.Kind) -> None:
+    named, found = [kind.requirements], set()
+    while named:
+        found.add(name := named.pop())
+        lines = Path(make_venv.ROOT, name).read_text(encoding="utf-8").splitlines()
+        named += [line.split()[1] for line in lines if line.startswith("-r ")]
+    assert set(kind.files) == found
 
 
 @pytest.mark.parametrize(
