@@ -325,7 +325,7 @@ def test_a_second_change_at_the_same_time_is_refused_with_who_and_since_when(one
     one.vllm.behave("small", load_seconds=40)
     first = subprocess.Popen(
         [
-            str(ROOT / ".venv" / "bin" / "ansible"), one.name, "-i", "inventories/lab", "-m", "gpufleet.vllm.vllm_service",
+            str(Path(sys.executable).parent / "ansible"), one.name, "-i", "inventories/lab", "-m", "gpufleet.vllm.vllm_service",
             "-a", json.dumps(SMALL),
         ],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
