@@ -89,10 +89,13 @@ class Runner:
             os.killpg(child.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass  # it ended between the deadline and now
+        # What was not written by now stays unwritten, and communicate() forgets the pipe that it was for.
+        if child.stdin is not None:
+            child.stdin.close()
         try:
             out, err = child.communicate(timeout=_REAP_S)
         except subprocess.TimeoutExpired as exc:
-            for pipe in (child.stdin, child.stdout, child.stderr):
+            for pipe in (child.stdout, child.stderr):
                 if pipe is not None:
                     pipe.close()
             return Completed(argv, None, _text(exc.stdout), _text(exc.stderr), timed_out=True, abandoned=True)
