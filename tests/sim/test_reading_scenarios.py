@@ -94,7 +94,7 @@ def results(driver_session: LocalDriver) -> Iterator[dict[str, dict[str, Any]]]:
         reading = Reading(driver_session)
         before = driver_session.gpus.current
         idle = before.gpus and not before.init_code and not before.failures and before.gpus[0].compute_mode == "default"
-        if idle and before.gpus[0].held_mib < 90_000:
+        if idle and before.gpus[0].state == "ok" and before.gpus[0].held_mib < 90_000:
             driver_session.hold(0, 2000)
             driver_session.hold(0, 1000, "--kind", "C+G")
         # where nothing hangs, only a busy machine can make a call slow, and that is not what is asked here
@@ -109,7 +109,7 @@ def test_a_scenario_is_read_as_what_it_is(results: dict[str, dict[str, Any]], na
     facts = results[name][backend]
     held_facts(facts)
     assert facts["backend"] == backend
-    assert summary(facts) == EXPECTED[name], facts["reason_detail"]
+    assert summary(facts) == EXPECTED.get(name), facts["reason_detail"]
     if not facts["available"]:
         assert facts["reason_detail"] and facts["free_mib"] is None and not facts["processes_reliable"]
 
