@@ -30,11 +30,6 @@ html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_copy_source = html_show_sourcelink = False
 # Everything that a page shows lies beside it: nothing comes from elsewhere.
-html_theme_options = {
-    "source_repository": "https://github.com/gpufleet/gpufleet.vllm/",
-    "source_branch": "main",
-    "source_directory": "docs/",
-}
 antsibull_ext_color_scheme = "default-autodark"
 
 # What the reference of plugins names of Ansible's own documentation. Its index can't be asked without a network.
