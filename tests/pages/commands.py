@@ -15,7 +15,7 @@ from ansible.cli.adhoc import AdHocCLI
 from ansible.cli.playbook import PlaybookCLI
 from ansible.parsing.splitter import parse_kv
 
-from .blocks import examples
+from .blocks import ROOT, examples
 from .known import NAMESPACE, filters, make_targets, modules, playbooks
 
 CLIS = {"ansible-playbook": PlaybookCLI, "ansible": AdHocCLI}
@@ -63,6 +63,8 @@ def problems(words: list[str]) -> list[str]:
     if program == "ansible-doc":
         known = set(modules()) | filters()
         return [word for word in rest if "." in word and word.removeprefix(NAMESPACE) not in known]
+    if program == "python" and rest[:2] == ["-m", "pytest"]:
+        return ["the tests %s" % word for word in rest[2:] if not word.startswith("-") and not (ROOT / word).exists()]
     if program not in CLIS:
         return ["the command %s" % program]
     try:

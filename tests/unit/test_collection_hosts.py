@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
-from typing import Dict, Iterator, List, Set, Tuple
+from typing import Iterator, List, Tuple
 
 import pytest
+from pages.code_map import rooms
 
 from .conftest import ROOT, Collection
 
@@ -20,23 +21,7 @@ HOST_FILES = Collection().files("plugins/modules/*.py") + Collection().files("pl
 NEWER = {"tomllib"}
 # Used where it is there; never needed.
 OPTIONAL = {"pynvml"}
-# Who may import whom, as docs/design.md has it. A room that is not here may import nothing but _core.
-ROOMS: Dict[str, Set[str]] = {
-    "_catalogue": {"_core", "_unit"},
-    "_diagnosis": {"_core", "_guard"},
-    "_gpu": {"_core", "_process"},
-    "_guard": {"_core", "_gpu", "_process"},
-    "_memory_plan": {"_core", "_model"},
-    "_preflight": {"_core", "_gpu", "_model", "_memory_plan", "_systemd"},
-    "_reclaim": {"_core", "_gpu", "_process", "_systemd", "_guard"},
-}
 EVERY_ROOM = {path.name for path in Collection().files("plugins/module_utils/_*")}
-ROOMS["_core"] = set()
-ROOMS["_service"] = EVERY_ROOM - {"_job", "_benchmark", "_borrow", "_status"}
-ROOMS["_borrow"] = {"_core", "_gpu", "_process", "_reclaim", "_service", "_systemd", "_unit"}
-ROOMS["_job"] = EVERY_ROOM - {"_benchmark", "_status"}
-ROOMS["_status"] = {"_core", "_fetch", "_gpu", "_job", "_preflight", "_server", "_service", "_systemd", "_unit"}
-ROOMS["_benchmark"] = {"_core", "_gpu", "_job", "_preflight", "_server", "_service", "_unit"}
 
 
 def imports(path: Path) -> Iterator[Tuple[int, str]]:
@@ -102,7 +87,7 @@ def test_it_needs_no_package_on_the_host(path: Path) -> None:
 
 @pytest.mark.parametrize("room", sorted(EVERY_ROOM))
 def test_arrows_between_rooms_point_one_way(room: str) -> None:
-    allowed = {room} | ROOMS.get(room, {"_core"})
+    allowed = {room} | rooms()[room]  # as docs/design.md has it
     crossed = []
     for path in Collection().files("plugins/module_utils/%s/**/*.py" % room):
         for line, name in imports(path):

@@ -62,6 +62,7 @@ def there(name: str) -> bool:
         ("ansible-playbook gpufleet.vllm.swap_model --chekc", "an option of ansible-playbook"),
         ("ansible gpu_hosts -m gpufleet.vllm.gpu_reclaim -a 'scop=all'", "scop"),
         ("make unti", "make unti"),
+        (".venv/bin/python -m pytest tests/unti -q", "the tests tests/unti"),
         ("true && swapmodel", "the command true"),
     ],
 )
