@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_INJECT_FACT_VARS := false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-newest lint sanity unit lab-test lab-newest lab-real test bench chaos build docs demo lab-up lab-down lab-status clean
+.PHONY: help venv venv-newest lint sanity unit lab-test lab-newest lab-real test bench chaos build release docs demo lab-up lab-down lab-status clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ docs: venv ## Build the pages and the reference into build/docs, a warning is a 
 
 build: venv ## Build the collection's tarball into build/
 	@$(PY) tests/gates/tarball.py
+
+release: venv ## Prove a tarball of the last commit, its swap by full name on a lab of its own included; into dist/ (root)
+	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make release"; exit 1; }
+	@PYTHONPATH=tests:tests/gates $(PY) -m release
 
 lab-up: venv ## Bring up the lab: HOSTS=3
 	@$(LAB) up --hosts $(HOSTS)

@@ -9,7 +9,6 @@ afterwards. Ends with 1 as soon as a proof fails.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,19 +16,16 @@ import subprocess
 import sys
 import textwrap
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from lab import Host, Lab, LabError
+from demo.proofs import FIRST, HOSTS, IMPOSSIBLE, SECOND, ask, invocations, recap
+from lab import Lab, LabError
 
 LOGS = ROOT / "build" / "demo"
-PORT = 8000
-FIRST, SECOND, IMPOSSIBLE = "minimax-m2.5", "kimi-k2.5-int4", "minimax-m2.5-tp8"
-HOSTS = 3
 STEPS = 6
 
 Show = Callable[[str], "str | None"]
@@ -119,38 +115,11 @@ def swap(stage: Stage, model: str, log: str, *more: str, show: Show | None = Non
     return stage.command(argv, log, show, rc)
 
 
-def ask(host: Host, model: str) -> str:
-    """One completion over HTTP, from outside the host. Empty when there was none."""
-    request = urllib.request.Request(
-        "http://%s:%d/v1/completions" % (host.address, PORT),
-        data=json.dumps({"model": model, "prompt": "The capital of France is", "max_tokens": 6}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
-            answer = json.load(response)
-    except (OSError, ValueError) as exc:
-        print("    %s: %s" % (host.name, exc))
-        return ""
-    return str(answer["choices"][0]["text"]) if answer.get("model") == model else ""
-
-
 def prove_serving(stage: Stage, lab: Lab, model: str) -> None:
     """Every host answers a completion as this model."""
     for name, host in sorted(lab.hosts.items()):
         text = ask(host, model)
         stage.proof(bool(text), "%s answers as %s: %r" % (name, model, text.strip()[:40]))
-
-
-def invocations(lab: Lab, model: str) -> dict[str, str]:
-    """systemd's id of each host's running service: another id means that it was started anew."""
-    unit = "vllm-%s.service" % model
-    return {name: host.systemctl_show(unit, ["InvocationID"])["InvocationID"] for name, host in lab.hosts.items()}
-
-
-def recap(output: str, key: str) -> list[int]:
-    """The hosts' numbers of one kind in Ansible's recap."""
-    return [int(number) for number in re.findall(r"^gpu\S+ .*\b%s=(\d+)" % key, output, re.MULTILINE)]
 
 
 def play(stage: Stage) -> Lab:

@@ -10,15 +10,16 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
-import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tarball
-import yaml
+import tree
+from demo.proofs import ask
 from e2e.playbook import Ran
+from release import contents
+from release.installed import Installed
 
 from lab import Lab
 
@@ -26,32 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 PLAYBOOKS = sorted(path.stem for path in (ROOT / "playbooks").glob("*.yml"))
 MODULES = sorted(path.stem for path in (ROOT / "plugins" / "modules").glob("*.py"))
-
-# Everything that may be in the tarball, by where it is. A new kind of file needs a line here.
-ALLOWED = (
-    r"(MANIFEST|FILES)\.json",
-    r"README\.md|LICENSE|CHANGELOG\.rst|requirements\.txt|bindep\.txt",
-    r"meta/(runtime|execution-environment)\.yml",
-    r"changelogs/(config|changelog)\.yaml|changelogs/fragments/[\w.-]+\.yml",
-    r"docs/(?!design\.md|dependencies\.md|_static)[\w./-]+\.(md|rst|json|yml|svg)",
-    r"examples/ci/[\w-]+\.yml",
-    r"inventories/example/[\w./-]+\.yml",
-    r"playbooks/\w+\.yml",
-    r"plugins/(action|doc_fragments|filter|modules|module_utils|plugin_utils)/[\w/]+\.(py|yml)",
-    r"plugins/module_utils/[\w/]+\.json",
-    r"roles/\w+/(README\.md|(defaults|meta|tasks|handlers|vars)/\w+\.yml|(templates|files)/[\w.-]+)",
-)
-NEEDED = {
-    "README.md", "LICENSE", "requirements.txt", "bindep.txt", "meta/runtime.yml", "meta/execution-environment.yml",
-    "docs/index.md", "docs/errors.md", "docs/schemas/swap-model.schema.json", "examples/ci/github-actions.yml",
-    "playbooks/swap_model.yml", "playbooks/gpu_cleanup.yml",
-    "inventories/example/hosts.yml", "inventories/example/group_vars/gpu_hosts.yml",
-    "roles/vllm_swap/README.md", "roles/vllm_service/README.md", "roles/gpu_reclaim/README.md",
-    *("plugins/modules/%s.py" % module for module in MODULES),
-}  # fmt: skip
-# What one file, and the whole, may weigh. Nothing in here is large; something large got in by mistake.
-FILE_KIB = 120
-TARBALL_KIB = 700
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -63,37 +38,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def contents(built: Path) -> dict[str, tarfile.TarInfo]:
-    """What is in the tarball, directories left out."""
-    with tarfile.open(built) as archive:
-        return {member.name: member for member in archive.getmembers() if not member.isdir()}
-
-
-@pytest.fixture(scope="session")
 def run(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """run("ansible-playbook", ...) in an empty directory, where only the installed tarball is known."""
-    home = tmp_path_factory.mktemp("installed")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "PYTHONPATH"))}
-    env.update(
-        ANSIBLE_COLLECTIONS_PATH=str(home / "collections"),
-        ANSIBLE_CONFIG=str(home / "ansible.cfg"),
-        ANSIBLE_HOME=str(home / "ansible"),
-        ANSIBLE_NOCOLOR="1",
-    )
-    (home / "ansible.cfg").write_text("[defaults]\n", encoding="utf-8")
-    (home / "cwd").mkdir()
-
-    def run_command(program: str, *arguments: str, rc: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(BIN / program), *arguments],
-            cwd=home / "cwd", env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False,
-        )  # fmt: skip
-        assert done.returncode == rc, "%s %s\n%s%s" % (program, " ".join(arguments), done.stdout, done.stderr)
-        assert "[DEPRECATION" not in done.stdout + done.stderr, done.stderr
-        return done
-
-    run_command("ansible-galaxy", "collection", "install", "--offline", str(built), "-p", str(home / "collections"))
-    return run_command
+    return Installed(built, tmp_path_factory.mktemp("installed") / "home").run
 
 
 @pytest.fixture
@@ -107,46 +54,8 @@ def inventory(tmp_path: Path) -> Path:
     return path
 
 
-def unexpected(names: Sequence[str]) -> list[str]:
-    return [name for name in names if not any(re.fullmatch(pattern, name) for pattern in ALLOWED)]
-
-
-def test_it_holds_what_users_need_and_nothing_else(contents: dict[str, tarfile.TarInfo]) -> None:
-    assert unexpected(list(contents)) == []
-    assert NEEDED - set(contents) == set()
-
-
-def test_the_rule_refuses_what_only_a_checkout_needs() -> None:
-    own = ["tests/unit/test_x.py", "Makefile", ".ci/run", "collections/x", "docs/design.md", "docs/dependencies.md",
-           "docs/conf.py", "docs/_static/pages.css", "playbooks/collections/x.yml",
-           "inventories/lab/hosts", "pyproject.toml", ".git/config", "plugins/modules/__pycache__/x.pyc", "build/x.tar.gz",
-           "requirements-dev.txt", "requirements-test.txt", "requirements-newest.txt", "ansible.cfg", "CONTRIBUTING.md",
-           "plugins/modules/notes.txt"]  # fmt: skip
-    assert unexpected(own) == own
-
-
-def test_every_file_is_a_plain_tracked_one(contents: dict[str, tarfile.TarInfo]) -> None:
-    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    tracked = set(done.stdout.split("\0"))
-    for name, member in contents.items():
-        assert member.isfile(), "%s is a link or a device" % name
-        assert name in tracked | {"MANIFEST.json", "FILES.json"}, "%s is not tracked" % name
-
-
-def test_it_is_small(built: Path, contents: dict[str, tarfile.TarInfo]) -> None:
-    assert {name: member.size for name, member in contents.items() if member.size > FILE_KIB * 1024} == {}
-    assert 20 * 1024 < built.stat().st_size < TARBALL_KIB * 1024
-
-
-def test_it_says_what_it_is(built: Path) -> None:
-    with tarfile.open(built) as archive:
-        manifest = archive.extractfile("MANIFEST.json")
-        assert manifest is not None
-        info = json.load(manifest)["collection_info"]
-    galaxy = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))
-    assert (info["namespace"], info["name"], info["version"]) == ("gpufleet", "vllm", galaxy["version"])
-    assert info["license"] == ["GPL-3.0-or-later"]
-    assert built.name == "gpufleet-vllm-%s.tar.gz" % galaxy["version"]
+def test_it_holds_what_users_need_and_nothing_else(built: Path) -> None:
+    assert contents.problems(built, ROOT, tree.tracked_files()) == []
 
 
 @pytest.mark.parametrize("playbook", PLAYBOOKS)
@@ -218,12 +127,7 @@ def test_the_installed_tarball_swaps_a_lab_host(run: Run, lab: Lab, tmp_path: Pa
     assert Ran(0, plan.stdout, None).changed == {"gpu01": 1}
     assert not host.exists("/etc/systemd/system/vllm-qwen3-0.6b.service"), "check mode wrote a unit"
     run("ansible-playbook", *words, "-e", "report_dir=%s" % tmp_path)
-    body = json.dumps({"model": "qwen3-0.6b", "prompt": "Hello", "max_tokens": 1}).encode()
-    request = urllib.request.Request(
-        "http://%s:8001/v1/completions" % host.address, data=body, headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as response:
-        assert json.load(response)["model"] == "qwen3-0.6b"
+    assert ask(host, "qwen3-0.6b", port=8001)
     (report,) = tmp_path.glob("*.json")
     assert json.loads(report.read_text(encoding="utf-8"))["playbook"] == "gpufleet.vllm.swap_model"
     again = run("ansible-playbook", *words)

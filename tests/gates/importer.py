@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import List
 
 import tarball
+from checks import PATH
 
 DONE = "Importer processing completed successfully"
 _CONFIG = """[galaxy-importer]
@@ -38,20 +39,25 @@ def problems(output: str, returncode: int) -> List[str]:
     return found
 
 
-def main() -> int:
-    """Entry point."""
+def check(built: Path) -> List[str]:
+    """Run it on a tarball. What Galaxy would hold against it; all that was said comes first."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-importer-") as place:
-        built = tarball.build(Path(place))
         config = Path(place, "galaxy-importer.cfg")
         config.write_text(_CONFIG % Path(place, "ansible"), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "galaxy_importer.main", str(built)],
-            cwd=place, env={**os.environ, "GALAXY_IMPORTER_CONFIG": str(config)}, check=False,
+            cwd=place, env={**os.environ, "PATH": PATH, "GALAXY_IMPORTER_CONFIG": str(config)}, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         )  # fmt: skip
     found = problems(done.stdout, done.returncode)
-    if found:
-        print(done.stdout + "\n".join(found))
+    return [*done.stdout.splitlines(), *found] if found else []
+
+
+def main() -> int:
+    """Entry point."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-importer-") as place:
+        found = check(tarball.build(Path(place)))
+    print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 
 

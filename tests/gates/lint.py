@@ -39,7 +39,7 @@ def checks(copy: Path) -> List[Check]:
             copy,
             offline,
         ),
-        Check("antsibull-changelog", [str(BIN / "antsibull-changelog"), "lint"], copy, offline),
+        Check("antsibull-changelog", [sys.executable, "tests/gates/changelog.py"], root),
         Check(
             "antsibull-docs",
             [

@@ -17,16 +17,21 @@ import tree
 
 
 def build(output: Path) -> Path:
-    """Build the tarball into a directory, over an older one of the same version; returns its path."""
+    """Build the tarball of the tracked files, as they are now, into a directory; returns its path."""
+    with tree.copy("tarball") as copy:
+        return build_from(copy, output)
+
+
+def build_from(source: Path, output: Path) -> Path:
+    """Build the tarball of a directory into another one, over an older one of the same version; returns its path."""
     output.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in output.glob("gpufleet-vllm-*.tar.gz")}
     galaxy = Path(sys.executable).parent / "ansible-galaxy"
-    with tree.copy("tarball") as copy:
-        subprocess.run(
-            [str(galaxy), "collection", "build", "--force", "--output-path", str(output), str(copy)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+    subprocess.run(
+        [str(galaxy), "collection", "build", "--force", "--output-path", str(output), str(source)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     new = [path for path in output.glob("gpufleet-vllm-*.tar.gz") if before.get(path) != path.stat().st_mtime_ns]
     if len(new) != 1:
         raise SystemExit("ansible-galaxy built %d tarballs in %s, not one." % (len(new), output))

@@ -16,6 +16,8 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tarfile
+import tempfile
 from pathlib import Path
 from typing import Iterator, List
 
@@ -36,6 +38,23 @@ def tracked_files() -> List[str]:
 def untracked_files() -> List[str]:
     """Files that git would add: the gates do not see them."""
     return _git("ls-files", "--others", "--exclude-standard")
+
+
+def uncommitted() -> List[str]:
+    """What differs from the last commit, a line each as git status has it; files that git would add too."""
+    return _git("status", "--porcelain")
+
+
+@contextlib.contextmanager
+def committed() -> Iterator[Path]:
+    """The last commit in a directory of its own, which goes afterwards: what anybody gets who clones it."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-committed-") as place:
+        archive = Path(place, "tree.tar")
+        subprocess.run(["git", "archive", "--output", str(archive), "HEAD"], cwd=ROOT, check=True)
+        target = Path(place, "tree")
+        with tarfile.open(archive) as opened:
+            opened.extractall(target, filter="data")
+        yield target
 
 
 def _git(*arguments: str) -> List[str]:

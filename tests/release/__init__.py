@@ -1,0 +1,4 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`make release`: a tarball that has been proven to hold what it should and to work by itself. Nothing is published."""
