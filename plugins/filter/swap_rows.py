@@ -15,6 +15,7 @@ _LOST = (
     "The connection was lost, and what is begun on a host is finished there. Run the same command again: it completes what is "
     "missing, and tells what serves."
 )
+_NEVER_REACHED = "This run touched nothing on it. See that `ansible -m ansible.builtin.ping` gets there, then run again."
 
 
 def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dict[str, Any]]:
@@ -58,9 +59,10 @@ def _fault(variables: Mapping[str, Any]) -> Optional[str]:
         text = _with_hook(failure, str(failure.get("msg") or "The swap failed."))
         own = _own_failure(failure, _done(variables))
         return "%s\n%s" % (own, text) if own else text
-    for result in (_done(variables), _plan(variables)):
+    for result, then in ((_done(variables), _LOST), (_plan(variables), _NEVER_REACHED)):
         if result.get("unreachable"):
-            return "%s %s" % (str(result.get("msg") or "The host does not answer.").strip(), _LOST)
+            said = str(result.get("msg") or "The host does not answer").strip()
+            return "%s %s" % (said if said.endswith((".", "!")) else said + ".", then)
     return None
 
 

@@ -95,6 +95,9 @@ def test_results_tell_what_was_done_from_what_was_only_planned() -> None:
     faults = swap_failed(list(hostvars), hostvars)
     assert list(faults) == ["failed", "lost", "never_there"]
     assert faults["failed"] == "x" and "Run the same command again" in faults["lost"]
+    assert faults["never_there"].startswith("No route. This run touched nothing on it.")
+    unspoken = {"gpu01": {"swap_model_plan": {"unreachable": True, "msg": "ssh: Name or service not known\n"}}}
+    assert swap_failed(["gpu01"], unspoken)["gpu01"].startswith("ssh: Name or service not known. This run")
 
 
 def test_a_host_whose_hook_before_failed_is_untouched_and_serves_what_it_did() -> None:
