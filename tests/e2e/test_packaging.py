@@ -58,6 +58,16 @@ def test_it_holds_what_users_need_and_nothing_else(built: Path) -> None:
     assert contents.problems(built, ROOT, tree.tracked_files()) == []
 
 
+def test_a_clone_installs_as_the_tarball_does(built: Path, tmp_path: Path) -> None:
+    with tree.copy("clone") as clone:
+        place = Installed(clone, tmp_path / "home").collections / "ansible_collections" / "gpufleet" / "vllm"
+    found = {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    held = {name: data for name, (_mode, data) in contents.files(built).items()}
+    for own in contents.OWN:  # their order is the file system's
+        assert found.pop(own) and held.pop(own)
+    assert found == held
+
+
 @pytest.mark.parametrize("playbook", PLAYBOOKS)
 def test_each_playbook_is_found_by_its_full_name(run: Run, inventory: Path, playbook: str) -> None:
     done = run("ansible-playbook", "gpufleet.vllm." + playbook, "-i", str(inventory), "--syntax-check")
