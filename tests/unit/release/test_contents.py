@@ -23,6 +23,7 @@ def test_a_tarball_of_the_tree_is_good(root: Path, pack: Pack) -> None:
     ["tests/unit/test_x.py", "Makefile", ".ci/run", "collections/x", "docs/design.md", "docs/decisions.md", "docs/dependencies.md",
      "docs/conf.py", "docs/_static/pages.css", "playbooks/collections/x.yml", "inventories/lab/hosts", "pyproject.toml", ".git/config",
      "plugins/modules/__pycache__/x.pyc", "build/x.tar.gz", "dist/x.tar.gz", "requirements-dev.txt", "ansible.cfg", "CONTRIBUTING.md",
+     "requirements-test.txt", "requirements-newest.txt",
      "plugins/modules/notes.txt", "galaxy.yml"],
 )  # fmt: skip
 def test_what_only_a_checkout_needs_does_not_belong_in_it(root: Path, pack: Pack, name: str) -> None:
