@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping
 
-from ansible import context
 from ansible.errors import AnsibleFilterError
-from ansible.parsing.dataloader import DataLoader
-from ansible.utils.vars import load_extra_vars
 
 
 def borrow_faults(asked: Any, hosts: Any = None) -> List[str]:
@@ -18,16 +15,10 @@ def borrow_faults(asked: Any, hosts: Any = None) -> List[str]:
     if not isinstance(asked, Mapping):
         raise AnsibleFilterError("borrow_faults takes a dictionary of what was asked for, not %s" % type(asked).__name__)
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
-    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _borrow
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _borrow, _names
 
-    return _borrow.faults(asked, _extra_names(), hosts or {})
-
-
-def _extra_names() -> List[str]:
-    """What was set with -e: a slip there (``gpu`` for ``gpus``) would otherwise go unnoticed, and all GPUs be borrowed."""
-    if not context.CLIARGS.get("extra_vars"):
-        return []
-    return sorted(str(name) for name in load_extra_vars(loader=DataLoader()))
+    # A slip on the command line (``gpu`` for ``gpus``) would otherwise go unnoticed, and all GPUs be borrowed.
+    return _borrow.faults(asked, _names.extra_names(), hosts or {})
 
 
 class FilterModule:

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-import difflib
-from typing import Any, Dict, Iterable, List, Mapping
+from typing import Any, Dict, List, Mapping
 
-from ansible import context
 from ansible.errors import AnsibleFilterError
-from ansible.parsing.dataloader import DataLoader
-from ansible.utils.vars import load_extra_vars
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.profile import to_profile
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.modules.vllm_benchmark import ARGUMENT_SPEC
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._baseline import BaselineError, choose, read, results_of
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._cleanup import fault_of_query
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names, slips
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._report import plain
 
 _PREFIX = "vllm_benchmark_"
@@ -30,7 +27,8 @@ def benchmark_faults(asked: Any) -> List[str]:
     if not isinstance(asked, Mapping):
         raise AnsibleFilterError("benchmark_faults takes a dictionary, not %s" % type(asked).__name__)
     values: Dict[str, Any] = plain(asked)
-    faults = _of_names(_extra_names())
+    # A slip on the command line would otherwise go unnoticed, and the run do something else.
+    faults = slips(extra_names(), _OWN, _PREFIX, [*ARGUMENT_SPEC, "plan_only"])
     if values.get("once_per", "host") not in ("host", "deployment"):
         faults.append("once_per is %r. It is host or deployment" % values["once_per"])
     try:
@@ -56,21 +54,3 @@ def _of_baseline(baseline: Any) -> List[str]:
     except BaselineError as exc:
         return [str(exc).rstrip(".")]
     return []
-
-
-def _of_names(names: Iterable[str]) -> List[str]:
-    """Slips on the command line, which would otherwise go unnoticed, and the run do something else."""
-    options = [_PREFIX + name for name in [*ARGUMENT_SPEC, "plan_only"]]
-    faults = []
-    for name in names:
-        known = options if name.startswith(_PREFIX) else list(_OWN)
-        close = difflib.get_close_matches(name, known, 1, 0.8)
-        if name not in known and (name.startswith(_PREFIX) or close):
-            faults.append("there is no variable %s%s" % (name, "; did you mean %s" % close[0] if close else ""))
-    return faults
-
-
-def _extra_names() -> List[str]:
-    if not context.CLIARGS.get("extra_vars"):
-        return []
-    return sorted(str(name) for name in load_extra_vars(loader=DataLoader()))

@@ -29,7 +29,10 @@ def slips(names: Iterable[str], own: Sequence[str], prefix: str = "", options: S
     ``options`` are those that begin with the prefix, without it. Other names may be anybody's, such as a variable of the inventory.
     """
     known = [*own, *(prefix + option for option in options)]
-    return [unknown(name, known) for name in names if name not in known and _ours(name, own, prefix)]
+    wrong = [name for name in names if name not in known and _ours(name, own, prefix)]
+    # What the playbook has a name of its own for may be called as the role calls it.
+    theirs = {prefix + name: name for name in own}
+    return [_did_you_mean(name, theirs[name]) if name in theirs else unknown(name, known) for name in wrong]
 
 
 def _ours(name: str, own: Sequence[str], prefix: str) -> bool:
@@ -39,4 +42,8 @@ def _ours(name: str, own: Sequence[str], prefix: str) -> bool:
 def unknown(name: str, known: Sequence[str]) -> str:
     """The sentence for a name that is not among the ``known``."""
     close = difflib.get_close_matches(name, known, 1)
-    return "there is no variable %s%s" % (name, "; did you mean %s" % close[0] if close else " (known: %s)" % ", ".join(known))
+    return _did_you_mean(name, close[0]) if close else "there is no variable %s (known: %s)" % (name, ", ".join(known))
+
+
+def _did_you_mean(name: str, meant: str) -> str:
+    return "there is no variable %s; did you mean %s" % (name, meant)
