@@ -62,7 +62,18 @@ options:
   env:
     description:
       - More environment variables for the command. Its user and root can read them while it runs; no command line and no unit shows them.
-      - Ansible logs the options of a task. Where a value is a secret, give the task C(no_log).
+      - Ansible logs the options of a task, and shows them with C(-v). What is a secret has its place in O(secrets).
+    type: dict
+    default: {}
+  secrets:
+    description:
+      - Environment variables for the command that nobody else may read, such as C(HF_TOKEN). Its user and root can, while it runs.
+      - Their values are on no command line of the host, in no log, no unit, no record and no report. Until the borrowing has ended they
+        lie in C(/run/gpufleet) in a file with mode 0600, which is in memory.
+      - Where the command writes one of them as it stands, the returned output has asterisks in its place. The host's journal has what
+        the command wrote.
+      - A value has at least 4 characters, and no line break. Another value makes no other task, so that a result stands, and a run is
+        followed, also with a token that was renewed.
     type: dict
     default: {}
   chdir:
@@ -152,6 +163,12 @@ EXAMPLES = r"""
     chdir: /opt/bench
     timeout: 300
     drain_timeout: 60
+
+- name: Run a benchmark that fetches a gated model
+  gpufleet.vllm.gpu_borrow:
+    command: [/opt/bench/run, --model, meta-llama/Llama-3.1-8B]
+    secrets:
+      HF_TOKEN: "{{ vault_hf_token }}"
 """
 
 RETURN = r"""
@@ -323,6 +340,7 @@ ARGUMENT_SPEC = {
     "command": {"type": "raw", "required": True},
     "gpus": {"type": "list", "elements": "str", "default": ["all"]},
     "env": {"type": "dict", "default": {}},
+    "secrets": {"type": "dict", "default": {}, "no_log": True},
     "chdir": {"type": "path", "default": "/"},
     "user": {"type": "str", "default": "root"},
     "timeout": {"type": "int", "default": 3600},

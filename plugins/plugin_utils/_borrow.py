@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
@@ -16,14 +15,17 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.request impo
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.select import malformed
 
+from ._names import slips
 from ._report import plain
 
 PREFIX = "gpu_borrow_"
+# What the role leaves, and no request.
+_RESULT = PREFIX + "result"
 # The playbook's own variables.
 OWN = ("command", "gpus", "target", "batch", "report_dir", "query")
 # What the role takes besides; what the playbook has a name of its own for is left out.
 OPTIONS = (
-    "env", "chdir", "user", "timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout",
+    "env", "secrets", "chdir", "user", "timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout",
     "reconnect_timeout", "force",
 )  # fmt: skip
 NUMBERS = ("timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout", "reconnect_timeout")
@@ -40,8 +42,7 @@ def faults(asked: Mapping[str, Any], names: Iterable[str], hosts: Optional[Mappi
     ``names`` are the variables that were set on the command line, ``hosts`` the variables of each host: what ``asked`` does not say
     is theirs to say.
     """
-    known = list(OWN) + [PREFIX + option for option in OPTIONS]
-    found = [_unknown(name, known) for name in names if _is_slip(name, known)]
+    found = slips([name for name in names if name != _RESULT], OWN, PREFIX, OPTIONS)
     said: Dict[str, List[str]] = {}
     for host, variables in (hosts or {"": {}}).items():
         for fault in _faults_of(_request_of(asked, variables)):
@@ -61,7 +62,7 @@ def _faults_of(given: Dict[str, Any]) -> List[str]:
         return ["no command is given: say which one with `command`, such as -e '{\"command\": \"/opt/bench/gemm\"}'"]
     odd = ["`%s%s` is %r. It is a whole number" % (PREFIX, name, given[name]) for name in NUMBERS if not _whole(given.get(name))]
     odd += ["`%s%s` is %r. It is true or false" % (PREFIX, name, given[name]) for name in TRUTHS if not _true_or_false(given.get(name))]
-    odd += ["`%senv` is no dictionary" % PREFIX] if not isinstance(given.get("env") or {}, Mapping) else []
+    odd += ["`%s%s` is no dictionary" % (PREFIX, name) for name in ("env", "secrets") if not isinstance(given.get(name) or {}, Mapping)]
     if odd:
         return odd
     gpus = given.get("gpus")
@@ -82,18 +83,6 @@ def _true_or_false(value: Any) -> bool:
         return value is None or isinstance(boolean(value), bool)
     except TypeError:
         return False
-
-
-def _is_slip(name: str, known: List[str]) -> bool:
-    if name in known or name == PREFIX + "result":
-        return False
-    return name.startswith(PREFIX) or bool(difflib.get_close_matches(name, OWN, 1, 0.8))
-
-
-def _unknown(name: str, known: List[str]) -> str:
-    own = name[len(PREFIX):] if name.startswith(PREFIX) and name[len(PREFIX):] in OWN else None
-    close = [own] if own else difflib.get_close_matches(name, known, 1)
-    return "there is no variable %s%s" % (name, "; did you mean %s" % close[0] if close else " (known: %s)" % ", ".join(known))
 
 
 def not_put_back(results: Any) -> List[str]:

@@ -30,7 +30,7 @@ from .._service.request import Request
 from .._service.rollback import Rollback, Scene, Undone
 from .._service.unstopped import why_unstopped
 from .._systemd.show import UnitStatus
-from . import command
+from . import command, hidden
 from .look import BorrowLook, chosen, lenders_to_json, limits_of, look
 from .request import BorrowRequest
 
@@ -54,9 +54,12 @@ class Borrowing:
 
     def __init__(
         self, request: BorrowRequest, unit: str, ports: Ports, reader: GpuReader, log: ChangeLog, undo: Undo, told: Dict[str, Any],
-        handed: bool = False,
+        handed: bool = False, hide: Callable[[str], str] = str,
     ) -> None:
-        """``handed`` is whether systemd has taken the command over, in an earlier run: it is never begun again then."""
+        """``handed`` is whether systemd has taken the command over, in an earlier run: it is never begun again then.
+
+        ``hide`` takes the command's secrets out of what it has written.
+        """
         self._request = request
         self._unit = unit
         self._ports = ports
@@ -64,6 +67,7 @@ class Borrowing:
         self._log = log
         self._undo = undo
         self._handed = handed
+        self._hide = hide
         self._began = 0.0
         self.told = told
         self.told.setdefault("warnings", [])
@@ -90,6 +94,8 @@ class Borrowing:
         # One whose unit is gone was stopped by somebody: what it did by then can't be done twice without harm.
         if not self._handed and not self._status().exists:
             self._log.phase("preflight")
+            # Before anything is stopped for a command that could not be begun.
+            hidden.secrets_for(self._unit, self._ports.paths.run, self._request.secret_names)
             found = look(self._request, self._ports, self._reader)
             self.told["gpus"] = found.indices
             self._stop(found)
@@ -226,7 +232,8 @@ class Borrowing:
         for pid in pids:
             info = read_process(pid, self._ports.paths.proc)
             if info is not None and not info.zombie:
-                found.append({"pid": pid, "name": info.comm, "cmdline": info.cmdline[:200], "user": info.user, "gpus": on.get(pid, [])})
+                words = self._hide(info.cmdline)[:200]
+                found.append({"pid": pid, "name": info.comm, "cmdline": words, "user": info.user, "gpus": on.get(pid, [])})
         return found
 
     def _read_output(self) -> bool:
@@ -240,7 +247,7 @@ class Borrowing:
         except GpuFleetError as exc:
             self._warn("What the command has written can't be told: %s" % exc.msg)
             lines = []
-        self.told["output"], self.told["output_truncated"] = command.output_of(lines, self._request.output_kib)
+        self.told["output"], self.told["output_truncated"] = command.output_of(lines, self._request.output_kib, self._hide)
         if len(lines) >= _LINES:
             self.told["output_truncated"] = True
         return command.has_written(lines)
@@ -275,7 +282,7 @@ class Borrowing:
 
     def _forget_environment(self) -> None:
         try:
-            command.forget_environment(command.environment_path(self._unit, self._ports.paths.run))
+            hidden.forget_environment(self._unit, self._ports.paths.run)
         except GpuFleetError as exc:
             self._warn(exc.msg)
 

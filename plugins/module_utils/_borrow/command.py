@@ -9,20 +9,17 @@ stopped (``RemainAfterExit=``, and a failed unit is kept), so that whoever comes
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
-from .._core.files import make_directory
 from .._core.runner import Runner
 from .._systemd.journal import JournalLine
 from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
-from .._unit.quote import environment_file_line
+from .hidden import PREFIX, environment_path, keep_environment, secrets_for
 from .request import BorrowRequest
 
-PREFIX = "gpufleet-borrow-"
 # What the unit may take for its own start, beyond what the command is given.
 _START_S = 90.0
 # systemd's exit codes for a command that it could not begin.
@@ -33,11 +30,6 @@ _NOT_BEGUN = {200: "its directory could not be entered", 203: "it could not be e
 def unit_of(change: str) -> str:
     """The unit of one borrowing."""
     return PREFIX + change + ".service"
-
-
-def environment_path(unit: str, directory: str) -> str:
-    """Where the variables lie that the command is given besides, until it has begun: a command line, and a unit, can be read by all."""
-    return os.path.join(directory, unit[: -len(".service")] + ".env")
 
 
 def start_words(unit: str, request: BorrowRequest, environment: Mapping[str, str], directory: str) -> List[str]:
@@ -57,7 +49,7 @@ def start_words(unit: str, request: BorrowRequest, environment: Mapping[str, str
     }
     words = ["systemd-run", "--quiet", "--unit=" + unit, "--uid=" + request.user]
     words.append("--description=gpufleet.vllm: a command on borrowed GPUs (%s)" % environment.get("GPUFLEET_GPU_INDICES", ""))
-    if request.env:
+    if request.env or request.secret_names:
         properties["EnvironmentFile"] = environment_path(unit, directory)
     words += ["--property=%s=%s" % each for each in sorted(properties.items())]
     words += ["--setenv=%s=%s" % each for each in sorted(environment.items())]
@@ -70,36 +62,14 @@ def start(
 ) -> None:
     """Begin it. A command that can't be begun, or fails before systemd has noted its begin, is a failed unit and no error here.
 
-    ``directory`` is where its variables lie meanwhile; forget_environment() removes them.
+    ``directory`` is where its variables and secrets lie meanwhile (``hidden.py``), which the caller removes.
     """
-    if request.env:
-        _keep_environment(environment_path(unit, directory), request.env)
+    secrets = secrets_for(unit, directory, request.secret_names)
+    if request.env or secrets:
+        keep_environment(unit, directory, {**request.env, **secrets})
     done = runner.run(start_words(unit, request, environment, directory), timeout=_START_S)
     if not done.ok and not systemd.status(unit).exists:
         raise GpuFleetError("The command could not be handed to systemd: %s" % (done.stderr.strip() or "systemd-run said nothing"))
-
-
-def _keep_environment(path: str, env: Mapping[str, str]) -> None:
-    lines = "".join(environment_file_line(name, env[name], "env.%s" % name) + "\n" for name in sorted(env))
-    make_directory(os.path.dirname(path), 0o755, os.geteuid(), os.getegid())
-    forget_environment(path)
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as handle:
-            handle.write(lines)
-    except OSError as exc:
-        raise GpuFleetError(
-            "The command's variables could not be written to %s: %s. Make room there, then run again." % (path, exc.strerror)
-        ) from exc
-
-
-def forget_environment(path: str) -> None:
-    """Remove what systemd has read by now. Raises GpuFleetError where that fails."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except OSError as exc:
-        raise GpuFleetError("The command's variables could not be removed: %s: %s. Remove that file." % (path, exc.strerror)) from exc
 
 
 @dataclass(frozen=True)
@@ -156,9 +126,12 @@ def has_written(lines: Sequence[JournalLine]) -> bool:
     return any(not line.from_manager and not line.identifier.startswith("(") for line in lines)
 
 
-def output_of(lines: Sequence[JournalLine], limit_kib: int) -> Tuple[str, bool]:
-    """What the command wrote, both its streams as they came: the last ``limit_kib`` of it, and whether that is not all."""
-    text = "".join(line.text + "\n" for line in lines if not line.from_manager)
+def output_of(lines: Sequence[JournalLine], limit_kib: int, hide: Callable[[str], str] = str) -> Tuple[str, bool]:
+    """What the command wrote, both its streams as they came: the last ``limit_kib`` of it, and whether that is not all.
+
+    ``hide`` takes out what is not to be told, before anything is cut in two.
+    """
+    text = hide("".join(line.text + "\n" for line in lines if not line.from_manager))
     raw = text.encode("utf-8", "replace")
     limit = limit_kib * 1024
     if len(raw) <= limit:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Tuple
 
 from .._core.errors import GpuFleetError
+from .._core.scrub import SHORTEST
 from .._service.request import FREE_MAX_USED_MIB
 from .._unit.quote import environment_file_line
 
@@ -25,13 +26,15 @@ _AS_IT_IS = ("/bin/sh", "-c", 'exec "$@"', "sh")
 class BorrowRequest:
     """The parameters of ``gpu_borrow``, checked and typed. Durations are seconds.
 
-    ``argv`` is what is executed; ``shown`` the command as it was given, for people.
+    ``argv`` is what is executed; ``shown`` the command as it was given, for people. Of secrets only the names are asked for: a token
+    that was renewed makes no other request, and nothing that is kept of one can give its value away.
     """
 
     argv: Tuple[str, ...]
     shown: str
     gpus: Tuple[str, ...] = ("all",)
     env: Mapping[str, str] = field(default_factory=dict)
+    secret_names: Tuple[str, ...] = ()
     chdir: str = "/"
     user: str = "root"
     timeout: float = 3600.0
@@ -60,11 +63,17 @@ def to_borrow(params: Mapping[str, Any]) -> BorrowRequest:
     chdir = params.get("chdir") or "/"
     if not chdir.startswith("/") or not chdir.isprintable():
         raise GpuFleetError("`chdir` is %r. It is an absolute path on the host." % chdir)
+    env = _environment(params.get("env") or {}, "env")
+    names = tuple(sorted(secrets_in(params))) or tuple(params.get("secret_names") or ())
+    twice = sorted(set(env) & set(names))
+    if twice:
+        raise GpuFleetError("`env` and `secrets` both have %s. Give it in one of them." % twice[0])
     return BorrowRequest(
         argv=argv,
         shown=shown,
         gpus=gpus,
-        env=_environment(params.get("env") or {}),
+        env=env,
+        secret_names=names,
         chdir=chdir,
         user=params.get("user") or "root",
         timeout=_number(params, "timeout", 3600),
@@ -99,18 +108,41 @@ def _command(value: Any) -> Tuple[Tuple[str, ...], str]:
     return argv, shown
 
 
-def _environment(given: Mapping[str, Any]) -> Dict[str, str]:
+def secrets_in(params: Mapping[str, Any]) -> Dict[str, str]:
+    """The secrets of the module's parameters, checked. Raises GpuFleetError, which quotes no value."""
+    found = _environment(params.get("secrets") or {}, "secrets")
+    for name, value in found.items():
+        if len(value.strip()) < SHORTEST:
+            raise GpuFleetError(
+                "`secrets.%s` is %s, and could not be hidden in what the command writes. Give one of at least %d characters, or put what "
+                "is no secret into `env`." % (name, "too short" if value.strip() else "empty", SHORTEST)
+            )
+    return found
+
+
+def without_secrets(params: Mapping[str, Any]) -> Dict[str, Any]:
+    """The same parameters as they may be kept: to_borrow() makes the same request of them."""
+    kept = {name: value for name, value in params.items() if name != "secrets"}
+    return dict(kept, secret_names=sorted(secrets_in(params)))
+
+
+def _environment(given: Any, what: str) -> Dict[str, str]:
+    """``what`` is the parameter. A value is quoted where it is no secret."""
+    if not isinstance(given, Mapping):
+        raise GpuFleetError("`%s` is no dictionary. Give one of variables and their values." % what)
     found = {}
     for name, value in given.items():
         if not _NAME.match(str(name)):
-            raise GpuFleetError("`env` has %r, which is no name of an environment variable." % (name,))
+            raise GpuFleetError("%r in `%s` is no name of an environment variable." % (name, what))
         if name in OURS:
-            raise GpuFleetError("`env.%s` is what the command is told of its GPUs. Choose them with `gpus`." % name)
+            raise GpuFleetError("The variable %s of `%s` is what the command is told of its GPUs. Choose them with `gpus`." % (name, what))
         if isinstance(value, (dict, list, tuple)) or value is None:
-            raise GpuFleetError("`env.%s` is %r. An environment variable holds text; give it as a string." % (name, value))
+            is_no_text = "has no value" if value is None else "is no text"
+            said = is_no_text if what == "secrets" else "is %r" % (value,)
+            raise GpuFleetError("The variable %s of `%s` %s. An environment holds text; give it as a string." % (name, what, said))
         text = ("1" if value else "0") if isinstance(value, bool) else str(value)
         if "\0" in text:
-            raise GpuFleetError("`env.%s` holds a NUL character, which no environment can have." % name)
-        environment_file_line(name, text, "`env.%s`" % name)  # what can't be handed to systemd is refused here
+            raise GpuFleetError("The variable %s of `%s` holds a NUL character, which no environment can have." % (name, what))
+        environment_file_line(name, text, "`%s.%s`" % (what, name))  # what can't be handed to systemd is refused here
         found[str(name)] = text
     return found

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any, Dict, List, Mapping, Optional
 
 from .._borrow.command import unit_of
+from .._borrow.hidden import forget_secrets, forget_strays, keep_secrets
 from .._borrow.look import BorrowLook, diff_of_plan, lenders_to_json, look, plan, refuse_without_directory
-from .._borrow.request import BorrowRequest
+from .._borrow.request import BorrowRequest, secrets_in, without_secrets
 from .._core.errors import GpuFleetError
 from .._core.files import FileChange, changes, diff_of, make_directory
 from .._core.host_lock import busy_message, holder_of
@@ -40,8 +41,8 @@ def borrow(
 ) -> Dict[str, Any]:
     """The module's result, with ``warnings``; with ``failed`` and ``msg`` when it has failed.
 
-    ``params`` are what ``request`` was made from. ``force`` runs the command although its last run stands. Raises GpuFleetError for
-    what is refused before anything was touched.
+    ``params`` are what ``request`` was made from; their secrets are kept out of the record. ``force`` runs the command although its
+    last run stands. Raises GpuFleetError for what is refused before anything was touched.
     """
     refuse_without_systemd(ports)
     store = Store(ports.paths.change, ports.paths.run)
@@ -135,18 +136,28 @@ def _begin(
     if check_mode:
         return dict(told, changed=True, diff=entries)
     record = Record(
-        id=new_id(), digest=digest_of(request), params=dict(params), purpose=_purpose(request, found), unit="", by=began_by(),
+        id=new_id(), digest=digest_of(request), params=without_secrets(params), purpose=_purpose(request, found), unit="", by=began_by(),
         at=clock.time() - (clock.monotonic() - begun), monotonic=begun, boot_id=current_boot(), kind=BORROW,
         prepared={"told": dict(told, diff=entries), "touched": bool(runner)},
     )  # fmt: skip
     record.unit = record.prepared["told"]["unit"] = unit_of(record.id)
+    secrets = secrets_in(params)
 
     def prepare_host() -> None:
         make_directory(os.path.dirname(ports.paths.program))
         prepare_runner(runner, not at_boot, ports, reload=True)
+        forget_strays(ports.paths.run)
+        if secrets:
+            keep_secrets(record.unit, ports.paths.run, secrets)
 
     with shielded():
-        if not create(record, prepare_host, ports, store):
+        created = False
+        try:
+            created = create(record, prepare_host, ports, store)
+        finally:
+            if not created:
+                forget_secrets(record.unit, ports.paths.run)
+        if not created:
             return None
         underway.start(ports)
     job = job_entry(record.id, False)

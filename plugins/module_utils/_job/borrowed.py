@@ -9,11 +9,13 @@ it is gone, and so it is when the job dies again and again: then what served bef
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from .._borrow.borrowing import BORROWING, Borrowing
+from .._borrow.hidden import forget_secrets, secrets_of
 from .._borrow.request import to_borrow
 from .._core.errors import GpuFleetError
+from .._core.scrub import scrubber
 from .._gpu.reader import GpuReader
 from .._service.brief import brief_gpus
 from .._service.change_log import ROLLING_BACK
@@ -31,7 +33,9 @@ def carry_out(
     told: Dict[str, Any] = dict(record.more.get("told") or record.prepared.get("told") or {})
     # A boot ends whatever was there of a command.
     handed = record.stage in (BORROWING, ROLLING_BACK) and bool(record.more.get("handed")) and record.boot_id == boot
-    one = Borrowing(to_borrow(record.params), record.unit, ports, reader, log, record.undo, told, handed)
+    request = to_borrow(record.params)
+    hide = _hiding(secrets_of(record.unit, ports.paths.run, request.secret_names))
+    one = Borrowing(request, record.unit, ports, reader, log, record.undo, told, handed, hide)
     why = _why_not_on(record, boot, unwritable)
     failure: Optional[str] = why
     if why is None and record.stage != ROLLING_BACK:
@@ -52,9 +56,22 @@ def carry_out(
             record.more["stands"] = _stands_on(record, ports, boot)
     if told["failed"]:  # Ansible prints all of a failure
         told.update({name: brief_gpus(told.get(name) or []) for name in ("gpus_before", "gpus_after")})
+    try:
+        forget_secrets(record.unit, ports.paths.run)
+    except GpuFleetError as exc:
+        told["warnings"].append(exc.msg)
     told["timings"]["total"] = round(max(0.0, ports.clock.time() - record.at), 3)
     told.pop("failure", None)
     return told
+
+
+def _hiding(secrets: Optional[Mapping[str, str]]) -> Callable[[str], str]:
+    """What takes the secrets out of a text: all of it where somebody has removed the file that says what they are."""
+    return _not_told if secrets is None else scrubber(secrets.values()).text
+
+
+def _not_told(text: str) -> str:
+    return "(not told, as it isn't known any more which secrets would have to be taken out of it)\n" if text else ""
 
 
 def _stands_on(record: Record, ports: Ports, boot: str) -> Optional[Dict[str, Any]]:

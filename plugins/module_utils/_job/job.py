@@ -20,10 +20,13 @@ import sys
 import traceback
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
+from .._borrow.hidden import secrets_of
+from .._borrow.request import to_borrow
 from .._core.errors import GpuFleetError
 from .._core.host_lock import HostLock
+from .._core.scrub import Scrub, scrubber
 from .._gpu.reader import GpuReader, open_reader
 from .._service.change_log import COMMITTING
 from .._service.interrupts import Interrupted
@@ -33,17 +36,16 @@ from .._service.request import Request
 from .._service.run import Run
 from .._service.transaction import switch_boot
 from .job_log import JobLog
+from .patient_lock import PatientLock
 from .progress import PATH, Progress
 from .record import BORROW, Record
 from .recovery import Recovery
-from .scrub import Scrub, scrubber
 from .signals import Leave, Signals
 from .store import Store
 from .watch import Watch
 
 # A module that has just begun this change, or refuses another, holds the lock for a moment.
 _LOCK_S = 60.0
-_PAUSE_S = 0.05
 # At boot the driver comes when it comes.
 _DRIVER_S = 120.0
 _DRIVER_PAUSE_S = 2.0
@@ -91,32 +93,49 @@ class Job:
             if found is None:
                 return
             record = Record.from_json(found)
-            record.attempts += 1
-            unwritable: Optional[str] = None
-            try:
-                self._store.save(record.to_json())
-            except GpuFleetError as exc:
-                unwritable = exc.msg
-                sys.stderr.write("%s\n" % unwritable)
-            scrub = scrubber(() if record.kind == BORROW else to_request(record.params).secrets.values())
             progress = self._progress(record)
-            try:
-                result = scrub(self._result(record, progress, scrub, unwritable))
-            except Exception as exc:
-                # Not even the roll-back knew of this. Started again, the job finds the record and tries again.
-                raise GpuFleetError("An unforeseen fault: %s" % scrub.text(traceback.format_exc())) from exc
-            last = {"id": record.id, "digest": record.digest, "ended": self._ports.clock.time(), "result": result}
-            if record.kind == BORROW:
-                last["stands"] = record.more.get("stands")
-            try:
-                self._store.finish(last)
-            except GpuFleetError as exc:
-                sys.stderr.write("%s\n" % exc.msg)
-                if self._store.last() != last:
-                    raise  # nobody could learn of it
+            last = self._store.last()
+            if last is not None and last["id"] == record.id and last["result"].get("put_back"):
+                # The job of this borrowing died after it had told the end, or couldn't forget it. What is over is not begun again.
+                result = last["result"]
+                self._store.discard()
+            else:
+                result = self._attempt(record, progress)
         word = "rolled back" if result.get("rolled_back") else "failed" if result.get("failed") else "done"
         progress.tell(phase="done", phase_since=self._ports.clock.time(), done=True, outcome=word)
         sys.stderr.write("%s: %s\n" % (record.purpose, word))
+
+    def _attempt(self, record: Record, progress: Progress) -> Dict[str, Any]:
+        """One more attempt at it; what came of it, which is kept for whoever waits."""
+        record.attempts += 1
+        unwritable: Optional[str] = None
+        try:
+            self._store.save(record.to_json())
+        except GpuFleetError as exc:
+            unwritable = exc.msg
+            sys.stderr.write("%s\n" % unwritable)
+        scrub = scrubber(self._secrets(record).values())
+        try:
+            result: Dict[str, Any] = scrub(self._result(record, progress, scrub, unwritable))
+        except Exception as exc:
+            # Not even the roll-back knew of this. Started again, the job finds the record and tries again.
+            raise GpuFleetError("An unforeseen fault: %s" % scrub.text(traceback.format_exc())) from exc
+        last = {"id": record.id, "digest": record.digest, "ended": self._ports.clock.time(), "result": result}
+        if record.kind == BORROW:
+            last["stands"] = record.more.get("stands")
+        try:
+            self._store.finish(last)
+        except GpuFleetError as exc:
+            sys.stderr.write("%s\n" % exc.msg)
+            if self._store.last() != last:
+                raise  # nobody could learn of it
+        return result
+
+    def _secrets(self, record: Record) -> Mapping[str, str]:
+        """What nothing may tell. Those of a borrowing are not in its record."""
+        if record.kind != BORROW:
+            return to_request(record.params).secrets
+        return secrets_of(record.unit, self._ports.paths.run, to_borrow(record.params).secret_names) or {}
 
     # -- what is done ----------------------------------------------------------------------------------------------
 
@@ -212,26 +231,7 @@ class Job:
         """The lock, as soon as it can be had."""
         record = self._store.load() or {}
         end = self._ports.clock.monotonic() + _LOCK_S
-        return _Patient(self._ports.paths.run, str(record.get("purpose", "a change")), end, self._ports)
-
-
-class _Patient(HostLock):
-    """A lock that is waited for."""
-
-    def __init__(self, directory: str, purpose: str, end: float, ports: Ports) -> None:
-        super().__init__(directory, purpose)
-        self._end = end
-        self._clock = ports.clock
-
-    def __enter__(self) -> "_Patient":
-        while True:
-            try:
-                super().__enter__()
-                return self
-            except GpuFleetError:
-                if self._clock.monotonic() >= self._end:
-                    raise
-            self._clock.sleep(_PAUSE_S)
+        return PatientLock(self._ports.paths.run, str(record.get("purpose", "a change")), end, self._ports.clock)
 
 
 def _watching_reader() -> GpuReader:

@@ -9,6 +9,7 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Any, Dict, Optional
 
+from .._core.scrub import Scrub
 from .._service.change_log import COMMITTING, ROLLING_BACK, ChangeLog
 from .._service.outcome import Undo
 from .._service.ports import Ports
@@ -16,7 +17,6 @@ from .._systemd.show import UnitStatus
 from .._unit.change_unit import CHANGE_UNIT
 from .progress import Progress
 from .record import Record
-from .scrub import Scrub
 from .signals import Signals
 from .store import Store
 from .watch import Watch

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow import borrowing
-from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.command import PREFIX
+from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.hidden import PREFIX
 from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.request import to_borrow
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.files import WantedFile
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import Completed
@@ -62,6 +62,14 @@ class Place(Host):
         units: Any = self.units
         units.__class__ = _Units
 
+    @classmethod
+    def that_serves(cls, root: Path) -> Place:
+        """One service serves on all of its four GPUs."""
+        found = cls(root)
+        found.install("old")
+        found.serving()
+        return found
+
     def ports(self) -> Any:
         return replace(super().ports(), journal=_Journal(self), open_reader=lambda: _Reader(self))  # type: ignore[arg-type]
 
@@ -74,6 +82,38 @@ class Place(Host):
         params = {**ASKED, **more}
         force, wait = params.pop("force", False), params.pop("wait", True)
         return borrow(params, to_borrow(params), self.ports(), check, wait, force)
+
+    def dies_while_it_runs(self, **more: Any) -> None:
+        """The module asks, and its job is killed when the command has begun. The host lives on."""
+        clock, real = self.units.clock, self.units.clock.sleep
+
+        def sleep(seconds: float) -> None:
+            if self.program.starts and not self.dead:
+                self.dead = True
+                raise Death
+            real(seconds)
+
+        clock.sleep = sleep  # type: ignore[method-assign]
+        try:
+            with pytest.raises(Death):
+                self.asks(**more)
+        finally:
+            clock.sleep, self.dead = real, False  # type: ignore[method-assign]
+
+    def dies_at(self, number: int, **more: Any) -> bool:
+        """The module asks, and whoever is at work dies before the ``number``-th change of the host; False when it came to its end."""
+        self.count, self.die_at = 0, number
+        try:
+            self.asks(**more)
+        except Death:
+            return True
+        finally:
+            self.die_at, self.dead = None, False
+        return False
+
+    def hidden(self) -> list[str]:
+        """The files that hold what the command was given in confidence."""
+        return sorted(path.name for path in (self.root / "run").glob("gpufleet-borrow-*"))
 
     def unit(self) -> str:
         return next((name for name in self.units.units if name.startswith(PREFIX)), "")

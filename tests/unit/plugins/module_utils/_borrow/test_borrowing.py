@@ -19,22 +19,11 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters 
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._borrow import rows_of
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._borrow.place import (
     OLD,
-    Death,
     Place,
     Program,
     patch,
 )
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import Behaviour
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A host on which one service serves on all of its four GPUs."""
-    patch(monkeypatch)
-    found = Place(tmp_path / "host")
-    found.install("old")
-    found.serving()
-    return found
 
 
 def order(place: Place) -> list[str]:
@@ -260,19 +249,10 @@ def test_a_death_at_every_single_step_leaves_a_host_that_serves(
     last, number = 999, 0
     while number < last:
         number += 1
-        place = Place(tmp_path / ("host-%d" % number))
-        place.install("old")
-        place.serving()
+        place = Place.that_serves(tmp_path / ("host-%d" % number))
         place.program = Program(**{**program.__dict__, "starts": []})
-        place.count, place.die_at = 0, number
-        died = True
-        try:
-            place.asks()
-            died = False
-        except Death:
-            pass
+        died = place.dies_at(number)
         last = number if not died else last
-        place.die_at = None
         place.revive(reboot)
         _lives_on(place, number)
         if reboot and died and place.program.starts:
@@ -293,36 +273,14 @@ def _lives_on(place: Place, number: int) -> None:
 
 
 def test_a_job_that_dies_while_the_command_runs_finds_it_and_its_result(place: Place) -> None:
-    with pytest.raises(Death):
-        place.die_at = 10_000
-        _die_while_it_runs(place)
-    place.dead, place.die_at = False, None
+    place.dies_while_it_runs()
     place.live()
     done = place.result()
     assert len(place.program.starts) == 1 and done["outcome"] == "succeeded" and done["put_back"] and "187.21" in done["output"]
 
 
-def _die_while_it_runs(place: Place) -> None:
-    clock = place.units.clock
-    real = clock.sleep
-
-    def sleep(seconds: float) -> None:
-        if place.program.starts and not place.dead:
-            place.dead = True
-            raise Death
-        real(seconds)
-
-    clock.sleep = sleep  # type: ignore[method-assign]
-    try:
-        place.asks()
-    finally:
-        clock.sleep = real  # type: ignore[method-assign]
-
-
 def test_a_job_that_dies_again_and_again_gives_up_and_puts_back(place: Place) -> None:
-    with pytest.raises(Death):
-        _die_while_it_runs(place)
-    place.dead = False
+    place.dies_while_it_runs()
     record = json.loads(Path(place.paths.change, "record.json").read_text())
     record["attempts"] = 2
     Path(place.paths.change, "record.json").write_text(json.dumps(record))
@@ -332,9 +290,7 @@ def test_a_job_that_dies_again_and_again_gives_up_and_puts_back(place: Place) ->
 
 
 def test_another_change_is_refused_meanwhile(place: Place) -> None:
-    with pytest.raises(Death):
-        _die_while_it_runs(place)
-    place.dead = False
+    place.dies_while_it_runs()
     with pytest.raises(GpuFleetError, match="gpu_borrow of GPU 0, 1 for a command, begun by"):
         place.asks(check=True, command="other")
     assert [step["action"] for step in place.asks(check=True)["actions"]] == ["follow"]

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow import borrowing
-from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.command import PREFIX
+from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.hidden import PREFIX
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import StoppedUnit
@@ -26,37 +25,11 @@ from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._borrow.p
     Death,
     Place,
     Program,
-    patch,
 )
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A host on which one service serves on all of its four GPUs."""
-    patch(monkeypatch)
-    found = Place(tmp_path / "host")
-    found.install("old")
-    found.serving()
-    return found
 
 
 def word(result: dict[str, Any]) -> str:
     return str(rows_of({"gpu01": result})[0]["result"])
-
-
-def dies_while_it_runs(place: Place) -> None:
-    clock, real = place.units.clock, place.units.clock.sleep
-
-    def sleep(seconds: float) -> None:
-        if place.program.starts and not place.dead:
-            place.dead = True
-            raise Death
-        real(seconds)
-
-    clock.sleep = sleep  # type: ignore[method-assign]
-    with pytest.raises(Death):
-        place.asks()
-    clock.sleep, place.dead = real, False  # type: ignore[method-assign]
 
 
 def test_what_cannot_be_ended_keeps_every_other_host_from_beginning(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +61,7 @@ def test_a_stop_that_systemd_did_not_answer_is_asked_for_again(place: Place, mon
 
 
 def test_a_command_whose_unit_is_gone_is_not_begun_again(place: Place) -> None:
-    dies_while_it_runs(place)
+    place.dies_while_it_runs()
     place.units.units.pop(place.unit())
     place.began = None
     place.live()
@@ -209,7 +182,7 @@ def test_how_long_it_ran_is_systemds_word(place: Place, monkeypatch: pytest.Monk
         return replace(found, main_start=500.0, main_exit=500.25) if found.exec_main_code and unit.startswith(PREFIX) else found
 
     monkeypatch.setattr(kind, "_now", now)
-    dies_while_it_runs(place)
+    place.dies_while_it_runs()
     place.units.clock.now += 500
     place.live()
     assert place.result()["seconds"] == 0.25
@@ -226,7 +199,7 @@ def test_an_exit_status_of_its_own_is_not_systemds(place: Place, monkeypatch: py
 
 
 def test_a_borrowing_whose_job_cannot_end_it_names_what_is_stopped_for_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    dies_while_it_runs(place)
+    place.dies_while_it_runs()
     monkeypatch.setattr(Place, "run_job", lambda self: None)
     said = rf"ends again and again.*may be stopped: {OLD}. Start them by hand with `systemctl start {OLD}`"
     with pytest.raises(GpuFleetError, match=said):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,23 +14,13 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.look import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.request import to_borrow
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, MigDevice
-from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._borrow.place import OLD, Death, Place, patch
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._borrow.place import OLD, Death, Place
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import (
     gpu,
     managed,
     snapshot,
     status,
 )
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A host on which one service serves on all of its four GPUs."""
-    patch(monkeypatch)
-    found = Place(tmp_path / "host")
-    found.install("old")
-    found.serving()
-    return found
 
 
 def test_a_unit_that_systemd_would_stop_along_is_named_and_nothing_is_stopped(place: Place) -> None:
@@ -46,15 +35,11 @@ def test_a_unit_that_systemd_would_stop_along_is_named_and_nothing_is_stopped(pl
 ENV = {"HF_TOKEN": "hf_$ecret\"`", "NCCL_DEBUG": "INFO"}
 
 
-def files(place: Place) -> list[str]:
-    return sorted(path.name for path in (place.root / "run").glob("gpufleet-borrow-*"))
-
-
 def test_variables_are_on_no_command_line_and_in_no_file_that_stays(place: Place) -> None:
     done = place.asks(env=ENV)
     words = " ".join(place.program.starts[0])
     assert done["outcome"] == "succeeded" and "hf_" not in words and "NCCL_DEBUG" not in words
-    assert place.given == [('HF_TOKEN="hf_\\$ecret\\"\\`"\nNCCL_DEBUG="INFO"\n', 0o600)] and files(place) == []
+    assert place.given == [('HF_TOKEN="hf_\\$ecret\\"\\`"\nNCCL_DEBUG="INFO"\n', 0o600)] and place.hidden() == []
 
 
 def test_they_are_gone_also_where_the_job_dies(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,10 +55,10 @@ def test_they_are_gone_also_where_the_job_dies(place: Place, monkeypatch: pytest
     monkeypatch.setattr(place.runner, "run", run)
     with pytest.raises(Death):
         place.asks(env=ENV)
-    assert len(files(place)) == 1
+    assert len(place.hidden()) == 1
     place.revive(False)
     place.live()
-    assert files(place) == [] and place.result()["outcome"] == "succeeded"
+    assert place.hidden() == [] and place.result()["outcome"] == "succeeded"
 
 
 def device(number: int) -> MigDevice:

@@ -19,9 +19,9 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.files import (
     compare,
     restore,
 )
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.scrub import scrubber
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.progress import Progress, follow, read
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.record import undo_from_json, undo_to_json
-from ansible_collections.gpufleet.vllm.plugins.module_utils._job.scrub import scrubber
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.store import Store, wait_for_result
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.watch import of_interest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.outcome import Undo

@@ -9,7 +9,7 @@ from typing import Any, Iterable, List
 
 _HIDDEN = "********"
 # A word of three letters is in half of all sentences, and no secret that could be kept.
-_SHORTEST = 4
+SHORTEST = 4
 
 
 def scrubber(secrets: Iterable[str]) -> "Scrub":
@@ -17,7 +17,7 @@ def scrubber(secrets: Iterable[str]) -> "Scrub":
     found = {secret.strip() for secret in secrets}
     for secret in list(found):
         found |= {line.strip() for line in secret.splitlines()}
-    return Scrub(sorted((each for each in found if len(each) >= _SHORTEST), key=len, reverse=True))
+    return Scrub(sorted((each for each in found if len(each) >= SHORTEST), key=len, reverse=True))
 
 
 class Scrub:
