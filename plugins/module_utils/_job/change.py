@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from .._borrow.hidden import forget_secrets
 from .._core.errors import GpuFleetError
 from .._core.files import diff_of
 from .._core.host_lock import HostLock
@@ -18,7 +20,7 @@ from .._service.prepare import prepare, prepared_steps
 from .._service.request import Request
 from .._service.run import Run, ServiceResult, purpose, refuse_without_systemd
 from .._service.run import run as run_here
-from .._unit.change_unit import CHANGE_UNIT
+from .._unit.change_unit import CHANGE_UNIT, RECORD
 from .._unit.slug import unit_name
 from . import main as _main
 from . import underway
@@ -182,27 +184,52 @@ def _followed(found: Mapping[str, Any], request: Request, ports: Ports) -> Dict[
 
 
 def clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
-    """Bring somebody else's change to an end whose job is gone, so that a look at the host means something."""
-    if found["attempts"] == 0:
-        with HostLock(ports.paths.run, "clearing up"):
-            again = store.load()
-            if again is not None and again["id"] == found["id"] and again["attempts"] == 0:
-                store.discard()  # nothing of it was ever carried out
-        return
+    """Bring somebody else's change to an end whose job is gone, so that a look at the host means something.
+
+    Raises GpuFleetError where that can't be done. The record of a borrowing stays as long as a service isn't put back.
+    """
+    if found["attempts"] > 0:
+        try:
+            underway.start(ports)
+            underway.wait_for_end(found["id"], store, ports)
+        except GpuFleetError as exc:
+            down = _down(found, ports)
+            if _is(found, store.load()) and down:
+                raise GpuFleetError(
+                    "%s Until then these services, whose GPUs were borrowed, may be stopped: %s. Start them by hand with `systemctl start "
+                    "%s`." % (exc.msg, ", ".join(down), " ".join(down))
+                ) from exc
+            if _is(found, store.load()):
+                raise
+    with HostLock(ports.paths.run, "clearing up"):  # nobody else begins a change meanwhile, whose record this would be
+        left = store.load()
+        begun_meanwhile = left is not None and found["attempts"] == 0 and left["attempts"] > 0
+        if left is None or not _is(found, left) or begun_meanwhile or not underway.abandoned(left, ports):
+            return
+        down = _down(left, ports)
+        if down:
+            raise GpuFleetError(
+                "GPUs were borrowed on this host, and these services were not put back: %s. Start them by hand with `systemctl start %s`, "
+                "then run again; if they are not to come back, remove %s first."
+                % (", ".join(down), " ".join(down), os.path.join(ports.paths.change, RECORD))
+            )
+        if left.get("kind") == BORROW:
+            forget_secrets(left["unit"], ports.paths.run)
+        store.discard()  # nothing of it was ever carried out, or it has ended and its job could not forget it
+
+
+def _is(found: Mapping[str, Any], other: Optional[Mapping[str, Any]]) -> bool:
+    return other is not None and other["id"] == found["id"]
+
+
+def _down(record: Mapping[str, Any], ports: Ports) -> List[str]:
+    """The services that gave their GPUs away for a borrowing, and do not run."""
+    units = [each["service"]["unit"] for each in record["undo"]["stopped"]] if record.get("kind") == BORROW else []
     try:
-        underway.start(ports)
-        underway.wait_for_end(found["id"], store, ports)
-    except GpuFleetError as exc:
-        down = [each["service"]["unit"] for each in found["undo"]["stopped"]]
-        if found.get("kind") != BORROW or not down:
-            raise
-        raise GpuFleetError(
-            "%s Until then these services, whose GPUs were borrowed, may be stopped: %s. Start them by hand with `systemctl start %s`."
-            % (exc.msg, ", ".join(down), " ".join(down))
-        ) from exc
-    left = store.load()
-    if left is not None and left["id"] == found["id"] and underway.abandoned(left, ports):
-        store.discard()  # the job could not; says why not, or it can be done by now
+        statuses = ports.systemd.statuses(units)
+    except GpuFleetError:
+        return units  # nobody can say that they run
+    return [unit for unit in units if statuses[unit].inactive]
 
 
 def job_entry(change_id: str, attached: bool) -> Dict[str, Any]:
