@@ -122,6 +122,10 @@ services:
     detail:
       description: Why it is not as it should be.
       type: str
+    diagnosis:
+      description: Of one that has failed or is crashing why, by its journal, as M(gpufleet.vllm.vllm_service) has it (C(kind), C(summary),
+        C(evidence), C(advice)). Null for all others.
+      type: dict
     since:
       description: Since when it is as it is, in seconds since the epoch. C(active_state), C(sub_state), C(main_pid), C(restarts) and
         C(enabled) are systemd's.

@@ -157,6 +157,8 @@ def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
         name = str(service.get("name"))
         if service.get("detail"):
             found.append((name, str(service["detail"])))
+        if (service.get("diagnosis") or {}).get("advice"):
+            found.append((name, str(service["diagnosis"]["advice"])))
         if service.get("drift_unknown") and service["drift_unknown"] != service.get("detail"):
             found.append((name, "its drift is unknown: %s" % service["drift_unknown"]))
         found += [(name, "%s: %s" % (each.get("kind"), each.get("detail"))) for each in service.get("drift") or []]

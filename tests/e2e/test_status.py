@@ -19,6 +19,7 @@ from lab import Host, Lab
 
 MODEL = "minimax-m2.5"
 UNIT = f"vllm-{MODEL}.service"
+FILE = f"/etc/systemd/system/{UNIT}"
 # Ansible unpacks a module below /tmp, so that the directory itself is written to; what is in it counts.
 FILES = "/etc /usr/local /var/lib/gpufleet /var/lib/vllm /run/gpufleet /root /tmp"
 
@@ -113,6 +114,50 @@ def test_a_unit_changed_by_hand_and_a_stopped_service(one: Host, tmp_path: Path)
     ran = status("-e", f"model={MODEL}", reports=tmp_path / "stopped").expect()
     found = service(ran, one.name)
     assert found["state"] == "stopped" and "running" in [each["kind"] for each in found["drift"]] and not found["ready"]
+
+
+@pytest.fixture
+def spoiled(serving: dict[str, Host], tmp_path: Path) -> Iterator[Path]:
+    """The variables of a fleet: gpu01's server has ended, gpu02's unit was masked by hand while it runs, gpu03's catalogue has a slip."""
+    failed, masked = serving["gpu01"], serving["gpu02"]
+    failed.vllm.behave(MODEL, die_at_load={"phase": "config", "process": "api", "exit_code": 2})
+    failed.run(f"systemctl restart {UNIT}; while systemctl is-active -q {UNIT}; do sleep 0.1; done")
+    masked.run(f"mv {FILE} /root/kept; ln -s /dev/null {FILE}; systemctl daemon-reload")
+    variables = tmp_path / "variables.json"
+    good = json.loads(catalogue(failed))
+    slip = json.loads(catalogue(failed).replace('"port"', '"prot"'))
+    given = {"good": good, "slip": slip, "vllm_models": "{{ slip if inventory_hostname == 'gpu03' else good }}"}
+    variables.write_text(json.dumps(given), encoding="utf-8")
+    yield variables
+    masked.run(f"mv /root/kept {FILE}; systemctl daemon-reload")
+    failed.vllm.clear()
+    playbook("swap_model", "-e", f"model={MODEL}", "-e", f"target={failed.name}").expect()
+
+
+def test_each_host_in_trouble_of_its_own_is_told_with_why(spoiled: Path, tmp_path: Path) -> None:
+    given = ("-e", f"@{spoiled}")
+    ran = status(*given, reports=tmp_path / "reports").expect()
+    shown = {name: (row["state"], row["ready"], row["ok"]) for name, row in rows(ran).items()}
+    assert shown == {"gpu01": ("FAILED", "no", False), "gpu02": ("MASKED", "no", False), "gpu03": ("active", "yes", False)}, ran.out
+
+    failed = service(ran, "gpu01")
+    assert failed["diagnosis"]["summary"] in failed["detail"] and failed["diagnosis"]["advice"] and failed["diagnosis"]["evidence"]
+    assert failed["active_state"] == "failed" and "running" in [each["kind"] for each in failed["drift"]]
+    said = {(each["host"], each["detail"]) for each in (ran.report or {})["findings"]}
+    assert ("gpu01", failed["detail"][:300]) in said and ("gpu01", failed["diagnosis"]["advice"][:300]) in said
+
+    masked = service(ran, "gpu02")
+    assert "what was started before still runs" in masked["detail"] and masked["drift"][0]["kind"] == "unit", masked
+    broken = service(ran, "gpu03")
+    assert [each["kind"] for each in broken["drift"]] == ["refused"] and "did you mean 'port'" in broken["drift"][0]["detail"]
+    assert broken["ready"] and MODEL in (ran.report or {})["hosts"]["gpu03"]["faults"]
+
+    asked = status(*given, "-e", json.dumps({"query": "rows[?state=='MASKED'].host"})).expect()
+    assert '"gpu02"' in asked.out and "SERVICE" not in asked.out
+    wrong = status(*given, "-e", json.dumps({"query": "length(rows[?!ok]) == `0`"})).expect(2)
+    assert "is false" in wrong.out
+    drifted = status(*given, "-e", "fail_on_drift=true").expect(2)
+    assert {name: numbers["failed"] for name, numbers in drifted.recap.items() if name != "localhost"} == dict.fromkeys(shown, 1)
 
 
 def test_a_model_that_has_to_serve_and_does_not(serving: dict[str, Host], tmp_path: Path) -> None:

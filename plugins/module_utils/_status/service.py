@@ -29,6 +29,7 @@ from .._unit.slug import unit_name
 from .drift import Drift, drift_of
 from .links import Link
 from .state import state_of
+from .why import FAILED, why_failed
 
 _PROBE_S = 5.0
 _ASK_S = 1.0
@@ -119,6 +120,10 @@ def examine(subject: Subject, status: UnitStatus, ports: Ports, reader: GpuReade
         "drift_unknown": unknown,
         "actions": actions,
     }
+    found["diagnosis"] = None
+    if found["state"] in FAILED:
+        why = why_failed(status, found["port"], ports)
+        found.update(diagnosis=why.to_result(), detail="%s: %s" % (found["detail"], why.summary))
     found["installed_version"] = _installed(service)
     found["model_revision"] = _revision(found["model"], notes)
     if drift is not None and declared is not None:
@@ -147,6 +152,7 @@ def unseen(subject: Subject, status: UnitStatus, exc: Exception) -> Dict[str, An
         **state_of(status, None, True, 0.0, 0.0),
         "state": "unknown", "ready": False, "detail": problem, "version": None, "requests_running": None, "requests_waiting": None,
         "installed_version": None, "model_revision": None, "drift": None, "drift_unknown": problem, "actions": [], "notes": [],
+        "diagnosis": None,
     }  # fmt: skip
 
 

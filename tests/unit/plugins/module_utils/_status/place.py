@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status.host import status_of
+from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.journal import JournalLine
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job.host import Host, Reader
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import gpu
 
@@ -24,9 +26,20 @@ class Looked(Host):
     """A host of which the driver shows whatever a test wants."""
 
     processes: tuple[GpuProcess, ...] = ()
+    journal: tuple[str, ...] | None = ()  # what its services have written; None: it can't be read
 
     def ports(self) -> Any:
-        return replace(super().ports(), open_reader=lambda: _Reader(self))
+        return replace(super().ports(), open_reader=lambda: _Reader(self), journal=_Journal(self))  # type: ignore[arg-type]
+
+
+class _Journal:
+    def __init__(self, host: Looked) -> None:
+        self._host = host
+
+    def lines(self, unit: str, invocation_id: str | None = None, limit: int = 2000) -> list[JournalLine]:
+        if self._host.journal is None:
+            raise GpuFleetError("no room")
+        return [JournalLine(1.0, 100, "vllm", text) for text in self._host.journal]
 
 
 class _Reader(Reader):

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._status import servi
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status.drift import _differences
 from ansible_collections.gpufleet.vllm.plugins.module_utils._status.state import state_of
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._status import findings_of
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job.host import OLD
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._status.place import (
     DECLARED,
@@ -176,3 +177,32 @@ def test_a_wheel_may_have_a_label_of_which_the_program_does_not_know(
     monkeypatch.setattr(one, "_asked", lambda server, status: {"version": runs, "requests_running": 0, "requests_waiting": 0})
     monkeypatch.setattr(one, "_installed", lambda service: installed)
     assert kinds(status(looked)["services"][0]) == kinds_
+
+
+@pytest.mark.parametrize(
+    ("state", "sub_state", "word"), [("failed", "failed", "failed"), ("activating", "auto-restart", "crashing")], ids=["failed", "crashing"]
+)
+def test_one_that_has_failed_says_why_by_its_journal(looked: Looked, state: str, sub_state: str, word: str) -> None:
+    ended = replace(looked.units.units[OLD], active_state=state, sub_state=sub_state, result="exit-code", main_pid=0,
+                    exec_main_code="exited", exec_main_status=1)  # fmt: skip
+    looked.units.units[OLD] = ended
+    looked.journal = ("OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use",)
+    (service,) = status(looked)["services"]
+    assert service["state"] == word and not service["ready"]
+    assert service["diagnosis"]["summary"] in service["detail"] and service["diagnosis"]["kind"] != "unknown", service
+    found = [each["detail"] for each in findings_of({"gpu01": status(looked)}) if each["about"] == "old"]
+    assert service["detail"][:300] in found and service["diagnosis"]["advice"][:300] in found, found
+
+
+def test_a_journal_that_cannot_be_read_hides_no_failure(looked: Looked) -> None:
+    looked.units.units[OLD] = replace(looked.units.units[OLD], active_state="failed", sub_state="failed", result="exit-code", main_pid=0)
+    looked.journal = None
+    (service,) = status(looked)["services"]
+    assert service["state"] == "failed" and "journal could not be read: no room" in service["detail"]
+    assert looked.serving() == []
+
+
+def test_one_that_serves_is_asked_for_no_journal(looked: Looked) -> None:
+    looked.journal = None
+    (service,) = status(looked)["services"]
+    assert service["ready"] and service["diagnosis"] is None
