@@ -49,7 +49,7 @@ options:
       - When not given, every key of the rows becomes one.
     type: list
     elements: dict
-    suboptions:
+    suboptions: &column
       key:
         description:
           - The key of the row's value. Dots go into nested dictionaries.
@@ -88,22 +88,7 @@ options:
           - The columns, as in O(columns).
         type: list
         elements: dict
-        suboptions:
-          key:
-            description:
-              - The key of the row's value. Dots go into nested dictionaries.
-            type: str
-            required: true
-          title:
-            description:
-              - The column's heading. Defaults to the key in capitals.
-            type: str
-          align:
-            description:
-              - V(auto) puts a column of numbers to the right and everything else to the left.
-            type: str
-            choices: [auto, left, right]
-            default: auto
+        suboptions: *column
   report:
     description:
       - More for the JSON report, next to the rows. It must not use the names of the report's own keys.

@@ -15,9 +15,10 @@ import re
 import socket
 import threading
 import time
-from types import TracebackType
-from typing import Any, Dict, List, NamedTuple, Optional, Type
+from typing import Any, Dict, List, NamedTuple, Optional
 from urllib.parse import unquote, urlsplit
+
+from loopback import Loopback
 
 
 class Request(NamedTuple):
@@ -55,12 +56,14 @@ def is_large(path: str) -> bool:
     return path.endswith(".safetensors")
 
 
-class Hub:
+class Hub(Loopback):
     """The server, with its faults as attributes."""
 
+    protocol = "HTTP/1.1"
+
     def __init__(self, address: str = "127.0.0.1", content_host: str = "localhost") -> None:
+        super().__init__(address)
         self.models: Dict[str, Model] = {}
-        self.address = address
         self.content_host = content_host
         self.token: Optional[str] = None  # the only valid one; None: everybody may read
         self.granted = True  # False: gated, and the token's owner is not on the list
@@ -75,35 +78,11 @@ class Hub:
         self.ranges = True
         self.requests: List[Request] = []
         self._ended = threading.Event()
-        hub = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            """One connection."""
-
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                hub.answer(self)
-
-            def do_HEAD(self) -> None:
-                hub.answer(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nobody reads it."""
-
-        self._server = http.server.ThreadingHTTPServer((address, 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
         """The endpoint."""
-        return "http://%s:%d" % (self.address, self.port)
+        return self.root
 
     def release(self) -> None:
         """Let what has stalled break off."""
@@ -124,7 +103,7 @@ class Hub:
         token = authorization[len("Bearer "):] if authorization else None
         self.requests.append(Request(kind, path, request.headers.get("Range"), token))
         if self.no_models_here:
-            self._send(request, 200, b"<html>It works!</html>", {"Content-Type": "text/html"})
+            self.send(request, 200, b"<html>It works!</html>", {"Content-Type": "text/html"})
         elif content:
             self._content(request, content.group(1), content.group(2), content.group(3))
         elif info:
@@ -132,7 +111,7 @@ class Hub:
         elif file:
             self._file(request, token, file.group(1), file.group(2), file.group(3))
         else:
-            self._send(request, 404, b"")
+            self.send(request, 404, b"")
 
     def _info(self, request: http.server.BaseHTTPRequestHandler, token: Optional[str], name: str, revision: str) -> None:
         commit = self._commit(request, token, name, revision)
@@ -146,7 +125,7 @@ class Hub:
             siblings.append(entry)
         answer = {"id": name, "modelId": name, "sha": commit, "private": False, "gated": "auto" if not self.granted else False,
                   "disabled": False, "downloads": 1, "likes": 0, "tags": [], "siblings": siblings}  # fmt: skip
-        self._send(request, 200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+        self.send(request, 200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _file(
         self, request: http.server.BaseHTTPRequestHandler, token: Optional[str], name: str, revision: str, path: str
@@ -166,9 +145,9 @@ class Hub:
             location = "http://%s:%d/content/%s/resolve/%s/%s" % (self.content_host, self.port, name, commit, path)
             headers.update({"X-Linked-Size": str(len(data)), "X-Linked-ETag": '"%s"' % hashlib.sha256(data).hexdigest(),
                             "Location": location})  # fmt: skip
-            self._send(request, 302, b"", headers)
+            self.send(request, 302, b"", headers)
         elif request.command == "HEAD":
-            self._send(request, 200, data, headers)
+            self.send(request, 200, data, headers)
         else:
             self._bytes(request, path, data, headers)
 
@@ -179,7 +158,7 @@ class Hub:
         if self.statuses:
             status = self.statuses.pop(0)
             if status != 200:
-                self._send(request, status, b"")
+                self.send(request, status, b"")
                 return
         data = self.changed.get(path, self.short.get(path, data))
         wanted = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range") or "")
@@ -187,7 +166,7 @@ class Hub:
         if wanted and self.ranges:
             status, start = 206, int(wanted.group(1))
             if start >= len(data):
-                self._send(request, 416, b"", {"Content-Range": "bytes */%d" % len(data)})
+                self.send(request, 416, b"", {"Content-Range": "bytes */%d" % len(data)})
                 return
             headers = {**headers, "Content-Range": "bytes %d-%d/%d" % (start, len(data) - 1, len(data))}
         body = data[start:]
@@ -209,13 +188,13 @@ class Hub:
     def _commit(self, request: http.server.BaseHTTPRequestHandler, token: Optional[str], name: str, revision: str) -> Optional[str]:
         """The commit that is meant, or None when the request was refused."""
         if token is not None and self.token is not None and token != self.token:
-            self._send(request, 401, b"", {"X-Error-Message": "Invalid credentials in Authorization header"})
+            self.send(request, 401, b"", {"X-Error-Message": "Invalid credentials in Authorization header"})
             return None
         if self.limited:
-            self._send(request, 429, b"", {"Retry-After": "1"})
+            self.send(request, 429, b"", {"Retry-After": "1"})
             return None
         if self.forbidden:
-            self._send(request, 403, b"", {"X-Error-Message": "Your token has no right to read this"})
+            self.send(request, 403, b"", {"X-Error-Message": "Your token has no right to read this"})
             return None
         if name not in self.models or (self.token is not None and token is None):
             # Who is nobody is not told whether there is such a model.
@@ -229,30 +208,7 @@ class Hub:
         return commit
 
     def _refuse(self, request: http.server.BaseHTTPRequestHandler, status: int, code: str, message: str) -> None:
-        self._send(request, status, b"", {"X-Error-Code": code, "X-Error-Message": message})
-
-    @staticmethod
-    def _send(
-        request: http.server.BaseHTTPRequestHandler, status: int, body: bytes, headers: Optional[Dict[str, str]] = None
-    ) -> None:
-        request.send_response(status)
-        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            request.send_header(key, value)
-        request.end_headers()
-        if request.command != "HEAD":
-            request.wfile.write(body)
-
-    def __enter__(self) -> "Hub":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        self._ended.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.send(request, status, b"", {"X-Error-Code": code, "X-Error-Message": message})
 
 
 def git_hash(data: bytes) -> str:

@@ -14,14 +14,13 @@ import html
 import http.server
 import io
 import re
-import shutil
 import tarfile
-import threading
 import zipfile
 from pathlib import Path
-from types import TracebackType
-from typing import Dict, List, Optional, Sequence, Tuple, Type, Union
+from typing import Dict, List, Optional, Sequence, Tuple
 from urllib.parse import quote, unquote
+
+from loopback import Loopback
 
 _RUNS = '''
 import sys
@@ -101,39 +100,23 @@ def _digest(text: str) -> str:
     return "sha256=" + base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-class Index:
+class Index(Loopback):
     """Serves a directory of distributions at ``url``. ``password`` makes it ask for one; ``broken`` makes it answer 503;
     ``corrupt`` serves other bytes than the page's hashes promise."""
 
     def __init__(self, directory: Path, address: str = "127.0.0.1") -> None:
+        super().__init__(address)
         self.directory = directory
-        self.address = address
         self.password: Optional[str] = None
         self.broken = False
         self.corrupt = False
         self.requests: List[str] = []
         self._links: Dict[Path, Tuple[Tuple[int, int], str]] = {}
-        index = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            """One request."""
-
-            def do_GET(self) -> None:
-                index.answer(self)
-
-            def do_HEAD(self) -> None:
-                index.answer(self)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nobody reads it."""
-
-        self._server = http.server.ThreadingHTTPServer((address, 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def url(self) -> str:
         """Without credentials."""
-        return "http://%s:%d/simple" % (self.address, self._server.server_address[1])
+        return self.root + "/simple"
 
     def with_credentials(self, user: str, password: str) -> str:
         """The address with credentials in it."""
@@ -143,22 +126,22 @@ class Index:
         """A page of links with hashes for a project, or a file."""
         self.requests.append(request.path)
         if self.broken:
-            self._send(request, 503, b"down for maintenance")
+            self.send(request, 503, b"down for maintenance")
             return
         wanted = "Basic " + base64.b64encode(("ci:%s" % self.password).encode()).decode()
         if self.password is not None and request.headers.get("Authorization") != wanted:
-            self._send(request, 401, b"who are you?", {"WWW-Authenticate": 'Basic realm="packages"'})
+            self.send(request, 401, b"who are you?", {"WWW-Authenticate": 'Basic realm="packages"'})
             return
         files = {path.name: path for path in sorted(self.directory.iterdir())}
         page = re.fullmatch(r"/simple/([^/]+)/?", request.path)
         name = unquote(request.path.rsplit("/", 1)[-1])
         if page is not None and any(_project(each) == page.group(1) for each in files):
             links = "".join(self._link(path) for each, path in files.items() if _project(each) == page.group(1))
-            self._send(request, 200, ("<!DOCTYPE html><html><body>%s</body></html>" % links).encode(), {"Content-Type": "text/html"})
+            self.send(request, 200, ("<!DOCTYPE html><html><body>%s</body></html>" % links).encode(), {"Content-Type": "text/html"})
         elif request.path.startswith("/files/") and name in files:
             self._send_file(request, files[name])
         else:
-            self._send(request, 404, b"no such thing")
+            self.send(request, 404, b"no such thing")
 
     def _link(self, path: Path) -> str:
         """A file's link with its hash, worked out once for each state of the file: some are of hundreds of MiB."""
@@ -176,41 +159,13 @@ class Index:
         size = path.stat().st_size
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("Range") or "")
         if self.corrupt or asked is None or not any(asked.groups()):
-            self._send(request, 200, path.read_bytes()[::-1] if self.corrupt else path, {"Accept-Ranges": "bytes"})
+            self.send(request, 200, path.read_bytes()[::-1] if self.corrupt else path, {"Accept-Ranges": "bytes"})
             return
         begin = int(asked.group(1)) if asked.group(1) else max(0, size - int(asked.group(2)))
         end = min(size, int(asked.group(2)) + 1) if asked.group(1) and asked.group(2) else size
         with path.open("rb") as stream:
             stream.seek(begin)
-            self._send(request, 206, stream.read(end - begin), {"Content-Range": "bytes %d-%d/%d" % (begin, end - 1, size)})
-
-    @staticmethod
-    def _send(
-        request: http.server.BaseHTTPRequestHandler, status: int, body: Union[bytes, Path], headers: Optional[Dict[str, str]] = None
-    ) -> None:
-        size = body.stat().st_size if isinstance(body, Path) else len(body)
-        request.send_response(status)
-        for key, value in {"Content-Length": str(size), **(headers or {})}.items():
-            request.send_header(key, value)
-        request.end_headers()
-        if request.command == "HEAD":
-            return
-        if isinstance(body, Path):
-            with body.open("rb") as stream:
-                shutil.copyfileobj(stream, request.wfile, 1 << 20)
-        else:
-            request.wfile.write(body)
-
-    def __enter__(self) -> "Index":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+            self.send(request, 206, stream.read(end - begin), {"Content-Range": "bytes %d-%d/%d" % (begin, end - 1, size)})
 
 
 def _python(path: Path) -> str:
