@@ -22,9 +22,12 @@ from .._reclaim.ports import Ports as ReclaimPorts
 from .._reclaim.proof import prove_free
 from .._reclaim.request import ReclaimRequest
 from .._reclaim.types import Done
-from .memory import Limit, holders_text
+from .memory import FREE_MAX_USED_MIB, Limit, holders_text
 from .ports import Ports
 
+# What has come back whole cannot come back further: there it is enough to see it still for ten readings. Where somebody stays on a GPU,
+# or not all came back, it may go on moving.
+_ALONE_SETTLE_S = 0.5
 _SETTLE_S = 1.0
 # The driver gives memory back seconds after the last process is gone, and not on all GPUs at once.
 _FREE_TIMEOUT_S = 120.0
@@ -68,7 +71,7 @@ def make_free(
         _end_orphans(selection, ports, reader, done)
         ended = tuple(each.to_result() for each in done.signalled.values())
         within = min(_ROUND_S, max(_SETTLE_S * 2, deadline.remaining))
-        if prove_free(measured, numbers, free, _SETTLE_S, within, ports.clock).freed:
+        if prove_free(measured, numbers, free, _settle(limits), within, ports.clock).freed:
             return Freed(ended=ended)
         if deadline.expired:
             break
@@ -86,6 +89,11 @@ def make_free(
         "The memory that the %s needs was not seen to come free within %d s: %s. %s" % (whose, timeout, text, advice),
         ended_processes=list(ended),
     )
+
+
+def _settle(limits: Sequence[Limit]) -> float:
+    """The seconds for which all the memory has to be seen still."""
+    return _ALONE_SETTLE_S if all(limit.free_mib <= FREE_MAX_USED_MIB for limit in limits) else _SETTLE_S
 
 
 class _Instances(GpuReader):

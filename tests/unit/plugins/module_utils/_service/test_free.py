@@ -1,11 +1,11 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Making room: on MIG instances each is waited for by itself."""
+"""Making room: how long the memory is watched, and that on MIG instances each is waited for by itself."""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import pytest
 
@@ -47,7 +47,7 @@ LIMITS = [Limit(3, 1024, 4000, "MIG-0"), Limit(3, 1024, 4000, "MIG-1")]
 def test_both_instances_of_a_card_are_waited_for() -> None:
     clock = FakeClock()
     freed = free.make_free(LIMITS, _ports(clock), Cut(clock, 5.0))
-    assert freed.warnings == () and clock.now >= 1006.0
+    assert freed.warnings == () and 1005.5 <= clock.now < 1006.0
 
 
 def test_the_instance_that_stays_full_is_named() -> None:
@@ -55,6 +55,40 @@ def test_the_instance_that_stays_full_is_named() -> None:
     with pytest.raises(GpuFleetError, match=r"MIG-1 \(38,000 MiB used\)"):
         free.make_free(LIMITS, _ports(clock), Cut(clock, 1e9), 10.0)
     free.make_free(LIMITS[:1], _ports(clock), Cut(clock, 1e9), 10.0)  # the neighbour's memory is its own
+
+
+class Moving(GpuReader):
+    """One GPU whose used memory, in MiB, is ``used(seconds)``."""
+
+    def __init__(self, clock: FakeClock, used: Callable[[float], int]) -> None:
+        self.clock, self.used = clock, used
+
+    def snapshot(self, gpus: Optional[Sequence[str]] = None, processes: bool = True) -> Snapshot:
+        return snapshot([gpu(3, self.used(self.clock.now - 1000.0))])
+
+
+def test_memory_that_is_all_back_is_watched_for_half_a_second() -> None:
+    clock = FakeClock()
+    free.make_free([Limit(3, 1024, 4000)], _ports(clock), Moving(clock, lambda _now: 600))
+    assert 1000.5 <= clock.now < 1000.7
+
+
+def test_beside_somebody_who_stays_it_is_watched_for_a_second() -> None:
+    clock = FakeClock()
+    free.make_free([Limit(3, 1024, 4000), Limit(3, 1024 + 300, 4000)], _ports(clock), Moving(clock, lambda _now: 900))
+    assert 1001.0 <= clock.now < 1001.2
+
+
+def test_memory_that_goes_on_coming_back_is_not_yet_proven() -> None:
+    clock = FakeClock()
+    free.make_free([Limit(3, 1024, 4000)], _ports(clock), Moving(clock, lambda now: 900 if now < 0.4 else 700))
+    assert 1000.9 <= clock.now < 1001.1
+
+
+def test_what_came_back_only_in_part_is_watched_for_a_second() -> None:
+    clock = FakeClock()
+    freed = free.make_free([Limit(3, 1024, 4000)], _ports(clock), Moving(clock, lambda _now: 3000), timeout=2.0)
+    assert "not all memory came back" in freed.warnings[0] and clock.now >= 1003.0
 
 
 def _ports(clock: FakeClock) -> Any:
