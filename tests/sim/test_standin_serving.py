@@ -10,6 +10,7 @@ import http.client
 import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -50,6 +51,11 @@ def _stream(running: Running, path: str, body: dict[str, Any], timeout: float = 
 def _metric(running: Running, name: str) -> float:
     _status, text = running.request("GET", "/metrics")
     return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"vllm:{name}{{"))
+
+
+def _sleep_states(running: Running) -> dict[str, float]:
+    found = re.findall(r'^vllm:engine_sleep_state{engine="0",.*sleep_state="(\w+)"} (\S+)$', running.request("GET", "/metrics")[1], re.M)
+    return {state: float(value) for state, value in found}
 
 
 # --- endpoints
@@ -106,6 +112,42 @@ def test_tokenize(bench: Bench) -> None:
     status, answer = running.request("POST", "/tokenize", {"model": "other", "prompt": "x"})
     assert (status, answer["error"]["message"]) == (404, "The model `other` does not exist. Valid aliases: m.")
     assert running.request("POST", "/tokenize", {"model": "m"})[0] == 400
+
+
+def test_detokenize(bench: Bench) -> None:
+    running = bench.serve("small", "--served-model-name", "m").ready()
+    for text in ("one two one", "internationalisation of names"):
+        told = running.request("POST", "/tokenize", {"prompt": text, "return_token_strs": True})[1]
+        assert "".join(told["token_strs"]).strip() == text
+        assert running.request("POST", "/detokenize", {"model": "m", "tokens": told["tokens"]}) == (200, {"prompt": text})
+    assert running.request("POST", "/detokenize", {"tokens": [99_999_999]}) == (200, {"prompt": ""}), "as the real one has it"
+    status, answer = running.request("POST", "/detokenize", {"model": "other", "tokens": [1]})
+    assert (status, answer["error"]["message"]) == (404, "The model `other` does not exist. Valid aliases: m.")
+    for given, param, said in (
+        ({}, "body.tokens", "Field required"),
+        ({"tokens": "x"}, "body.tokens", "Input should be a valid list"),
+        ({"tokens": ["a"]}, "body.tokens.0", "unable to parse string as an integer"),
+        ({"tokens": [5, -1]}, "body.tokens.1", "Input should be greater than or equal to 0', 'input': '-1', 'ctx': {'ge': 0}"),
+    ):
+        status, answer = running.request("POST", "/detokenize", given)
+        assert (status, answer["error"]["param"]) == (400, param) and said in answer["error"]["message"]
+
+
+def test_answers_depend_on_the_origin_as_the_real_ones_say(bench: Bench) -> None:
+    running = bench.serve("small", "--served-model-name", "m", "--api-key", "hush").ready()
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10)
+
+    def varies(method: str, path: str, key: str, body: str | None = None) -> tuple[int, str | None]:
+        connection.request(method, path, body, {"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, answer.getheader("vary")
+
+    stream = json.dumps({"model": "m", "prompt": "x", "max_tokens": 1, "stream": True})
+    assert varies("GET", "/health", "hush") == varies("POST", "/v1/completions", "hush", stream) == (200, "Origin")
+    assert varies("GET", "/nothing", "hush") == (404, "Origin") and varies("POST", "/health", "hush") == (405, "Origin")
+    assert varies("GET", "/v1/models", "wrong") == (401, None), "keys are asked for before that"
+    connection.close()
 
 
 def test_completion(bench: Bench) -> None:
@@ -234,6 +276,8 @@ def test_metrics(bench: Bench) -> None:
         eventually(
             lambda: (_metric(running, "num_requests_running"), _metric(running, "num_requests_waiting")) == (2, 1)
         )
+        told = running.request("GET", "/metrics")[1]
+        assert 'vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 1.0' in told
         assert 0 < _metric(running, "kv_cache_usage_perc") < 1
         assert running.request("GET", "/load")[1]["server_load"] == 3
         assert [answer.result()[0] for answer in answers] == [200] * 3
@@ -243,6 +287,18 @@ def test_metrics(bench: Bench) -> None:
     assert _metric(running, "request_success_total") == 3
     assert _metric(running, "time_to_first_token_seconds_count") == 3
     assert _metric(running, "e2e_request_latency_seconds_sum") > 3 * 0.9
+
+
+def test_metrics_have_the_names_kinds_and_labels_of_the_real_ones(bench: Bench) -> None:
+    recorded = (Path(__file__).parent / "data" / "vllm-0.32.0-metrics.txt").read_text(encoding="utf-8").splitlines()[1:]
+    real = {name: (kind, labels) for name, kind, labels in (line.split() for line in recorded)}
+    text = bench.serve("small", "--served-model-name", "m").ready().request("GET", "/metrics")[1]
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.M))
+    assert len(kinds) >= 20
+    for name, kind in kinds.items():
+        lines = [line for line in text.splitlines() if line.startswith((name + "{", name + "_bucket{"))]
+        labels = {",".join(re.findall(r'[{,](\w+)="', line)) for line in lines}
+        assert (kind, labels) == (real[name][0], {real[name][1]}), name
 
 
 def test_addresses(bench: Bench) -> None:
@@ -346,8 +402,10 @@ def test_sleep_and_wake_up(bench: Bench) -> None:
     awake = bench.used_mib()[0]
     assert running.request("POST", "/sleep?level=1") == (200, {"status": "sleeping", "level": 1})
     assert running.request("GET", "/is_sleeping")[1] == {"is_sleeping": True}
+    assert _sleep_states(running) == {"awake": 0.0, "weights_offloaded": 1.0, "discard_all": 0.0}
     assert max(bench.used_mib()) < 2_000
     assert running.request("POST", "/wake_up")[1]["status"] == "awake"
+    assert _sleep_states(running) == {"awake": 1.0, "weights_offloaded": 0.0, "discard_all": 0.0}
     assert bench.used_mib()[0] == awake
     bench.standin.behave(sleep_keeps_memory=True)
     assert running.request("POST", "/sleep")[0] == 200

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from . import log
 from .behaviours import Misused, misused
-from .errors import bad, engine_dead, error, missing, parse
-from .forms import Chat, Completion, Form, token_ids
+from .errors import bad, engine_dead, error, invalid, missing, parse, too_small
+from .forms import Chat, Completion, Form, pieces, text_of, token_ids
 from .metrics import Metrics
 from .plan import Plan
 from .web import Connection, Request, Response, json_response, json_text
@@ -97,6 +97,7 @@ class Api:
             ("POST", "/v1/completions"): self._completions,
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/detokenize"): self._detokenize,
         }
         if os.environ.get("VLLM_SERVER_DEV_MODE", "0") == "1":
             self._routes |= {
@@ -112,18 +113,21 @@ class Api:
 
     async def handle(self, request: Request, connection: Connection) -> Response:
         """Answer one request."""
-        try:
-            return await self._answer(request, connection)
-        except EngineDead:
-            self._engines.request_failed()
-            return engine_dead()
-        except Misused as error:
-            misused(error)
-
-    async def _answer(self, request: Request, connection: Connection) -> Response:
         self.say()
         if request.method != "OPTIONS" and request.path.startswith(_GUARDED) and not self._authorised(request):
             return json_response({"error": "Unauthorized"}, 401)
+        try:
+            response = await self._answer(request, connection)
+        except EngineDead:
+            self._engines.request_failed()
+            response = engine_dead()
+        except Misused as error:
+            misused(error)
+        # From vLLM's layer for browsers' origins, which lies behind the one that asks for keys.
+        response.headers["vary"] = "Origin"
+        return response
+
+    async def _answer(self, request: Request, connection: Connection) -> Response:
         endpoint = self._routes.get((request.method, request.path))
         if endpoint is None:
             methods = sorted(method for method, path in self._routes if path == request.path)
@@ -223,13 +227,33 @@ class Api:
         if name and name not in self._names:
             return self._unknown(name)
         tokens = token_ids(text)
-        return json_response({"count": len(tokens), "max_model_len": self._plan.max_model_len, "tokens": tokens, "token_strs": None})
+        shown = pieces(text) if body.get("return_token_strs") else None
+        return json_response({"count": len(tokens), "max_model_len": self._plan.max_model_len, "tokens": tokens, "token_strs": shown})
+
+    async def _detokenize(self, request: Request, _connection: Connection) -> Response:
+        body = parse(request)
+        if isinstance(body, Response):
+            return body
+        if "tokens" not in body:
+            return missing("tokens", body)
+        tokens, name = body["tokens"], body.get("model")
+        if not isinstance(tokens, list):
+            return invalid("tokens", "list", tokens)
+        for place, token in enumerate(tokens):
+            if not isinstance(token, int):
+                return invalid(f"tokens.{place}", "integer", token)
+            if token < 0:
+                return too_small(f"tokens.{place}", 0, token)
+        if name and name not in self._names:
+            return self._unknown(name)
+        return json_response({"prompt": text_of(tokens)})
 
     async def _sleep(self, request: Request, _connection: Connection) -> Response:
         level = int(request.query.get("level", ["1"])[0])
         if not self._sleeping:
             await self._engines.call("sleep")
             self._sleeping = True
+            self._metrics.sleep_level = level
         return json_response({"status": "sleeping", "level": level})
 
     async def _wake_up(self, request: Request, _connection: Connection) -> Response:
@@ -238,6 +262,7 @@ class Api:
         if self._sleeping:
             await self._engines.call("wake_up")
             self._sleeping = False
+            self._metrics.sleep_level = 0
         return json_response({"status": "awake", "tags": tags})
 
     async def _is_sleeping(self, _request: Request, _connection: Connection) -> Response:

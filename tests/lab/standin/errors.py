@@ -52,6 +52,14 @@ def invalid(field: str, expected: str, value: Any) -> Response:
     )
 
 
+def too_small(field: str, least: int, value: int) -> Response:
+    """A number that is below what the field takes."""
+    text = f"Input should be greater than or equal to {least}"
+    return _validation(
+        {"type": "greater_than_equal", "loc": f"body.{field}", "msg": text, "input": str(value), "ctx": {"ge": least}}
+    )
+
+
 def parse(request: Request) -> dict[str, Any] | Response:
     """The JSON object in a request's body, or what to answer when there is none."""
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":

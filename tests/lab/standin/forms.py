@@ -8,12 +8,15 @@ from __future__ import annotations
 import time
 import uuid
 import zlib
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from .errors import bad, invalid, missing
 from .web import Response
 
 _WORDS = "the model has been loaded and answers with words that mean nothing at all but count as tokens".split()
+# Id -> the piece of text that it was last given for.
+_PIECES: dict[int, str] = {}
 _CHAT_LENGTH = 24  # tokens of a chat answer that nobody limited
 
 
@@ -22,14 +25,27 @@ def count_tokens(text: str) -> int:
     return max(len(text) // 4, len(text.split()), 1)
 
 
-def token_ids(text: str) -> list[int]:
-    """As many ids as the text has tokens; the same piece of text has the same id."""
+def pieces(text: str) -> list[str]:
+    """The text as tokens: words with the blank before them, or equal parts of it where the words are too few."""
     count = count_tokens(text)
     words = text.split()
     if len(words) < count:
         size = -(-len(text) // count)
-        words = [text[place * size : (place + 1) * size] for place in range(count)]
-    return [zlib.crc32(word.encode()) % 30000 + 100 for word in words[:count]]
+        return [text[place * size : (place + 1) * size] for place in range(count)]
+    return [" " + word for word in words[:count]]
+
+
+def token_ids(text: str) -> list[int]:
+    """As many ids as the text has tokens; the same piece of text has the same id."""
+    found = pieces(text)
+    numbers = [zlib.crc32(piece.encode()) % 30000 + 100 for piece in found]
+    _PIECES.update(zip(numbers, found, strict=True))
+    return numbers
+
+
+def text_of(numbers: Iterable[int]) -> str:
+    """What ids stand for that this server has given; nothing for any other."""
+    return "".join(_PIECES.get(number, "") for number in numbers).removeprefix(" ")
 
 
 class Form:

@@ -31,7 +31,9 @@ _HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
     "request_prompt_tokens": ("Number of prefill tokens processed.", _TOKENS),
     "request_generation_tokens": ("Number of generation tokens processed.", _TOKENS),
 }
-FINISHED = ("stop", "length", "abort", "error")
+FINISHED = ("stop", "length", "abort", "error", "repetition")
+# By the level of sleep.
+_SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
 class Histogram:
@@ -62,6 +64,7 @@ class Metrics:
             {name: Histogram(bounds) for name, (_help, bounds) in _HISTOGRAMS.items()} for engine in range(engines)
         ]
         self._created = time.time()
+        self.sleep_level = 0  # 0 is awake
 
     def render(self) -> str:
         """The whole text."""
@@ -71,6 +74,17 @@ class Metrics:
             self._head(lines, name, help_text, "gauge")
             for engine, stats in enumerate(self.stats):
                 lines.append(f"vllm:{name}{self._labels(engine)} {float(stats[key])}")
+        self._head(lines, "num_requests_waiting_by_reason", "Number of waiting requests by reason.", "gauge")
+        for engine, stats in enumerate(self.stats):
+            # What else vLLM makes requests wait for there isn't here.
+            for reason, count in (("capacity", stats["waiting"]), ("deferred", 0)):
+                labels = self._labels(engine, after=f'reason="{reason}"')
+                lines.append(f"vllm:num_requests_waiting_by_reason{labels} {float(count)}")
+        self._head(lines, "engine_sleep_state", "Engine sleep state: 1 for the one that it is in.", "gauge")
+        for engine in range(len(self.stats)):
+            for level, state in enumerate(_SLEEP_STATES):
+                labels = self._labels(engine, after=f'sleep_state="{state}"')
+                lines.append(f"vllm:engine_sleep_state{labels} {float(level == self.sleep_level)}")
         for name, help_text in _COUNTERS.items():
             self._head(lines, name + "_total", help_text, "counter")
             for engine, counters in enumerate(self.counters):
@@ -83,10 +97,18 @@ class Metrics:
             for reason, count in finished.items():
                 labels = self._labels(engine, f'finished_reason="{reason}"')
                 lines.append(f"vllm:request_success_total{labels} {float(count)}")
+        self._head(lines, "request_success_created", "Count of successfully processed requests.", "gauge")
+        for engine, finished in enumerate(self.finished):
+            for reason in finished:
+                labels = self._labels(engine, f'finished_reason="{reason}"')
+                lines.append(f"vllm:request_success_created{labels} {self._created}")
         for name, (help_text, _bounds) in _HISTOGRAMS.items():
             self._head(lines, name, help_text, "histogram")
             for engine, histograms in enumerate(self.histograms):
                 self._histogram(lines, name, engine, histograms[name])
+            self._head(lines, name + "_created", help_text, "gauge")
+            for engine in range(len(self.stats)):
+                lines.append(f"vllm:{name}_created{self._labels(engine)} {self._created}")
         return "\n".join(lines) + "\n"
 
     def _histogram(self, lines: list[str], name: str, engine: int, histogram: Histogram) -> None:
@@ -99,9 +121,10 @@ class Metrics:
         lines.append(f"vllm:{name}_count{self._labels(engine)} {float(below)}")
         lines.append(f"vllm:{name}_sum{self._labels(engine)} {histogram.total}")
 
-    def _labels(self, engine: int, more: str = "") -> str:
+    def _labels(self, engine: int, more: str = "", after: str = "") -> str:
+        """In the order of their names, as the library has them that vLLM writes them with."""
         model = self._model.replace("\\", "\\\\").replace('"', '\\"')
-        return f'{{engine="{engine}",{more + "," if more else ""}model_name="{model}"}}'
+        return f'{{engine="{engine}",{more + "," if more else ""}model_name="{model}"{"," + after if after else ""}}}'
 
     @staticmethod
     def _head(lines: list[str], name: str, help_text: str, kind: str) -> None:

@@ -186,12 +186,12 @@ class Connection:
             f"date: {formatdate(usegmt=True)}",
             "server: uvicorn",
         ]
+        if isinstance(response.body, bytes):
+            lines.append(f"content-length: {len(response.body)}")
         if response.content_type:
             lines.append(f"content-type: {response.content_type}")
         lines += [f"{name}: {value}" for name, value in response.headers.items()]
-        if isinstance(response.body, bytes):
-            lines.append(f"content-length: {len(response.body)}")
-        else:
+        if not isinstance(response.body, bytes):
             lines.append("transfer-encoding: chunked")
         if not keep:
             lines.append("connection: close")
