@@ -97,7 +97,7 @@ def samples_of(found: Mapping[str, Any], warmup: int) -> Optional[Tuple[Tuple[Sa
     told: List[Tuple[float, Optional[float], Sample]] = []
     for status in ("successful", "errored", "incomplete"):
         for request in requests.get(status) or []:
-            begun, ended = number(request.get("request_start_time")), number(request.get("request_end_time"))
+            begun, ended = number(request.get("request_start_time")), _ended(request)
             told.append((begun or 0.0, ended, _sample(request, status)))
     told.sort(key=lambda each: each[0])
     counted = told[warmup:]
@@ -107,14 +107,22 @@ def samples_of(found: Mapping[str, Any], warmup: int) -> Optional[Tuple[Tuple[Sa
     return tuple(sample for begun, ended, sample in counted), duration
 
 
+def _ended(request: Mapping[str, Any]) -> Optional[float]:
+    """When the last token came. What it calls the end of a request is when the stream was closed; that counts where no token is told of."""
+    timings = (request.get("info") or {}).get("timings")
+    last = number(timings.get("last_token_iteration")) if isinstance(timings, dict) else None
+    return last if last is not None else number(request.get("request_end_time"))
+
+
 def _sample(request: Mapping[str, Any], status: str) -> Sample:
     info = request.get("info") or {}
     if status != "successful":
         return Sample(str(info.get("error") or status), input_tokens=count(request.get("prompt_tokens")))
     ttft, between = number(request.get("time_to_first_token_ms")), number(request.get("inter_token_latency_ms"))
+    begun, ended = number(request.get("request_start_time")), _ended(request)
     return Sample(
         ttft=None if ttft is None else ttft / 1000.0,
-        e2e=number(request.get("request_latency")),
+        e2e=None if begun is None or ended is None else ended - begun,
         input_tokens=count(request.get("prompt_tokens")),
         output_tokens=count(request.get("output_tokens")),
         # What it calls TPOT counts the first token in; this one is what others call TPOT.

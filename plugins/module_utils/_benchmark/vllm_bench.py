@@ -72,7 +72,7 @@ class VllmBench(Tool):
             found = read_json(place.path(_RESULT))
         if found is None:
             raise failed("vllm bench serve", concurrency, done, "there is no result file")
-        return Measured(samples_of(found), number(found.get("duration")), tuple(self.argv(profile, concurrency, seed, ".")))
+        return Measured(samples_of(found), duration_of(found), tuple(self.argv(profile, concurrency, seed, ".")))
 
 
 def samples_of(found: Mapping[str, Any]) -> "tuple[Sample, ...]":
@@ -84,6 +84,23 @@ def samples_of(found: Mapping[str, Any]) -> "tuple[Sample, ...]":
     names = ("ttfts", "latencies", "itls", "input_lens", "output_lens")
     columns: Dict[str, Sequence[Any]] = {name: found.get(name) or () for name in names}
     return tuple(_sample(str(error or ""), columns, place) for place, error in enumerate(errors))
+
+
+def duration_of(found: Mapping[str, Any]) -> Optional[float]:
+    """Seconds from sending the first request to the last token, from what the file says of each request.
+
+    Its own ``duration`` ends when the last connection has been dealt with. It counts where a request has failed, since how long that one
+    took isn't told, and where a version tells no times of sending.
+    """
+    begins, times, errors = found.get("start_times"), found.get("latencies"), found.get("errors")
+    whole = number(found.get("duration"))
+    if not isinstance(begins, list) or not isinstance(times, list) or not isinstance(errors, list) or any(errors):
+        return whole
+    pairs = [(number(begun), number(took)) for begun, took in zip(begins, times)]
+    known = [(begun, begun + took) for begun, took in pairs if begun is not None and took is not None]
+    if not known or not len(known) == len(begins) == len(times):
+        return whole
+    return max(ended for begun, ended in known) - min(begun for begun, ended in known)
 
 
 def _sample(error: str, columns: Mapping[str, Sequence[Any]], place: int) -> Sample:

@@ -83,6 +83,22 @@ def test_vllms_file_gives_its_own_figures() -> None:
     assert made["tpot_ms"]["p99"] == pytest.approx(1000 * (tpots[4] + 0.95 * (tpots[5] - tpots[4])), abs=0.001)
 
 
+def test_a_run_of_vllms_lasts_from_the_first_request_to_the_last_token() -> None:
+    found = data("vllm_bench-0.32.0.json")
+    ends = [begun + took for begun, took in zip(found["start_times"], found["latencies"], strict=True)]
+    assert vllm_bench.duration_of(found) == pytest.approx(max(ends) - min(found["start_times"]))
+    # As if its last connection had been slow to close.
+    found["duration"] += 5.0
+    made = level(tools(Playing(found))[0].measure(PROFILE, 4, 1))
+    assert made["duration_s"] == pytest.approx(max(ends) - min(found["start_times"]), abs=0.001)
+
+
+@pytest.mark.parametrize("change", [{"start_times": None}, {"start_times": []}, {"start_times": [1.0]}, {"errors": [""] * 5 + ["Timeout"]}])
+def test_vllms_own_duration_counts_where_it_does_not_tell_of_each_request(change: Dict[str, Any]) -> None:
+    found = dict(data("vllm_bench-0.32.0.json"), **change)
+    assert vllm_bench.duration_of(found) == found["duration"]
+
+
 def test_vllms_file_of_a_run_that_failed_is_a_failure() -> None:
     found = data("vllm_bench-0.32.0-every-request-failed.json")
     assert found["completed"] == 0, "the tool ended with 0 all the same"
@@ -115,6 +131,25 @@ def test_guidellms_file_gives_the_same_figures_by_the_same_names() -> None:
     assert made["e2e_ms"]["median"] == pytest.approx(140.83, abs=0.01)
     assert made["tpot_ms"]["median"] == pytest.approx(0.027, abs=0.001), "its own TPOT counts the first token in, and is over 4 ms here"
     assert made["itl_ms"]["median"] is None
+
+
+def test_a_request_of_guidellms_ends_with_its_last_token() -> None:
+    found = data("guidellm-0.8.1-times.json")
+    requests = found["benchmarks"][0]["requests"]["successful"]
+    for request in requests:
+        # As if the connections had been slow to close: what it calls a request's end and latency comes after that.
+        request["request_end_time"] += 5.0
+        request["request_latency"] += 5.0
+    read = guidellm.samples_of(found, 4)
+    assert read is not None
+    samples, duration = read
+    last = [request["info"]["timings"]["last_token_iteration"] for request in requests]
+    assert duration == pytest.approx(max(last) - requests[4]["request_start_time"])
+    e2e = [ended - request["request_start_time"] for ended, request in zip(last, requests, strict=True)]
+    assert [sample.e2e for sample in samples] == pytest.approx(e2e[4:])
+    # So that what comes before the first token and what comes after it are the whole.
+    for sample in samples:
+        assert sample.e2e == pytest.approx((sample.ttft or 0.0) + 31 * (sample.tpot or 0.0))
 
 
 def test_guidellms_warm_up_is_left_out() -> None:
