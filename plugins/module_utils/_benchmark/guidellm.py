@@ -82,14 +82,19 @@ class GuideLlm(Tool):
         with workplace(self._runner, aim.user) as place:
             done = place.run(self.argv(profile, concurrency, seed, place.path(_RESULT)), aim.level_timeout, env)
             found = read_json(place.path(_RESULT))
-        read = samples_of(found, profile.warmup_at(concurrency)) if found is not None else None
+        read = samples_of(found, profile.warmup_at(concurrency), concurrency) if found is not None else None
         if read is None:
             raise failed("guidellm", concurrency, done, "there is no result file" if found is None else "its file holds no benchmark")
         return Measured(read[0], read[1], tuple(self.argv(profile, concurrency, seed, _RESULT)))
 
 
-def samples_of(found: Mapping[str, Any], warmup: int) -> Optional[Tuple[Tuple[Sample, ...], Optional[float]]]:
-    """The requests of a result file after the first ``warmup`` of them, and the seconds that they took; None without a benchmark."""
+def samples_of(found: Mapping[str, Any], warmup: int, streams: int) -> Optional[Tuple[Tuple[Sample, ...], Optional[float]]]:
+    """The requests of a result file after the first ``warmup`` of them, and the seconds that they took; None without a benchmark.
+
+    Each of the ``streams`` goes over from the warm-up to what is counted by itself. Until the last has done so, the server works for
+    requests that aren't counted, too. So the time begins when the streams have gone over on average: as many streams that begin together
+    make the same in it.
+    """
     benchmarks = found.get("benchmarks")
     if not isinstance(benchmarks, list) or not benchmarks or not isinstance(benchmarks[0], dict):
         return None
@@ -102,8 +107,8 @@ def samples_of(found: Mapping[str, Any], warmup: int) -> Optional[Tuple[Tuple[Sa
     told.sort(key=lambda each: each[0])
     counted = told[warmup:]
     ends = [ended for begun, ended, sample in counted if ended is not None]
-    begins = [begun for begun, ended, sample in counted if begun]
-    duration = max(ends) - min(begins) if ends and begins else None
+    begins = [begun for begun, ended, sample in counted if begun][: streams if warmup else 1]
+    duration = max(ends) - sum(begins) / len(begins) if ends and begins else None
     return tuple(sample for begun, ended, sample in counted), duration
 
 

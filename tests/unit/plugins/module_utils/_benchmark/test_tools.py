@@ -122,7 +122,7 @@ def test_a_file_without_details_proves_nothing() -> None:
 
 
 def test_guidellms_file_gives_the_same_figures_by_the_same_names() -> None:
-    read = guidellm.samples_of(data("guidellm-0.8.1.json"), 0)
+    read = guidellm.samples_of(data("guidellm-0.8.1.json"), 0, 4)
     assert read is not None
     samples, duration = read
     made = level_of(4, 6, samples, duration, 32, None)
@@ -140,7 +140,7 @@ def test_a_request_of_guidellms_ends_with_its_last_token() -> None:
         # As if the connections had been slow to close: what it calls a request's end and latency comes after that.
         request["request_end_time"] += 5.0
         request["request_latency"] += 5.0
-    read = guidellm.samples_of(found, 4)
+    read = guidellm.samples_of(found, 4, 1)
     assert read is not None
     samples, duration = read
     last = [request["info"]["timings"]["last_token_iteration"] for request in requests]
@@ -153,10 +153,28 @@ def test_a_request_of_guidellms_ends_with_its_last_token() -> None:
 
 
 def test_guidellms_warm_up_is_left_out() -> None:
-    read = guidellm.samples_of(data("guidellm-0.8.1.json"), 4)
+    read = guidellm.samples_of(data("guidellm-0.8.1.json"), 4, 1)
     assert read is not None
     samples, duration = read
     assert len(samples) == 2 and duration == pytest.approx(1795991739.885 - 1795991739.578, abs=0.001)
+
+
+def test_guidellms_time_begins_when_its_streams_have_gone_over_from_the_warm_up_on_average() -> None:
+    found = data("guidellm-0.8.1-times.json")
+    requests = found["benchmarks"][0]["requests"]["successful"]
+    # Four streams that take turns: each makes a token in 10 ms, and begins 80 ms after the one before it.
+    for place, request in enumerate(requests):
+        begun = 1000.0 + 0.08 * (place % 4) + 0.32 * (place // 4)
+        request["request_start_time"] = begun
+        request["info"]["timings"] = {"request_start": begun, "last_token_iteration": begun + 0.32}
+    read = guidellm.samples_of(found, 4, 4)
+    assert read is not None
+    samples, duration = read
+    # By the clock it is 0.88 s until the eight are done. In these, the streams that go over last make tokens of the warm-up first, and
+    # those that are done first make none in the end: only the latter is lost.
+    assert len(samples) == 8 and duration == pytest.approx(0.88 - (0.08 + 0.16 + 0.24) / 4)
+    whole = guidellm.samples_of(found, 0, 4)
+    assert whole is not None and whole[1] == pytest.approx(1.2), "nothing comes before the first of them"
 
 
 def test_guidellms_failures_are_told_with_their_reason() -> None:
@@ -166,14 +184,14 @@ def test_guidellms_failures_are_told_with_their_reason() -> None:
     failing["info"] = {"status": "errored", "error": "HTTPStatusError: Server error '500 Internal Server Error' for url"}
     requests["errored"] = [failing]
     requests["incomplete"] = [dict(requests["successful"].pop(), info={"status": "cancelled", "error": None})]
-    read = guidellm.samples_of(found, 0)
+    read = guidellm.samples_of(found, 0, 4)
     assert read is not None
     made = level_of(4, 6, read[0], read[1], 32, None)
     assert sorted(each["kind"] for each in made["errors"]) == ["http_500", "other"] and made["completed"] == 4
 
 
 def test_guidellms_file_of_a_run_that_failed_is_a_failure() -> None:
-    read = guidellm.samples_of(data("guidellm-0.8.1-every-request-failed.json"), 0)
+    read = guidellm.samples_of(data("guidellm-0.8.1-every-request-failed.json"), 0, 4)
     assert read is not None
     made = level_of(2, 4, read[0], read[1], 32, None)
     assert (made["completed"], made["failed"]) == (0, 4), "the tool ended with 0 all the same"
@@ -182,7 +200,7 @@ def test_guidellms_file_of_a_run_that_failed_is_a_failure() -> None:
 
 @pytest.mark.parametrize("found", [{}, {"benchmarks": []}, {"benchmarks": [3]}, {"benchmarks": None}])
 def test_a_file_without_a_benchmark_is_none(found: Dict[str, Any]) -> None:
-    assert guidellm.samples_of(found, 0) is None
+    assert guidellm.samples_of(found, 0, 4) is None
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
