@@ -20,7 +20,8 @@ from real.machine import Real, group, unit, until
 from real.wheels import VERSION
 
 pytestmark = pytest.mark.timeout(2400)
-LOAD = {"concurrency": [1, 4], "input_tokens": 64, "output_tokens": 32, "requests": 16, "warmup": 2}
+# One level: for each one vLLM's load generator starts anew, and imports torch.
+LOAD = {"concurrency": [4], "input_tokens": 64, "output_tokens": 32, "requests": 16, "warmup": 2}
 # The server's own processes, and Python's that looks after shared memory.
 ALL = {"api", "engine", "worker", "tracker"}
 
@@ -70,7 +71,7 @@ def test_a_benchmark_is_made_once_and_a_throttled_server_fails_it(real: Real, tm
     result = first.report["hosts"][real.host.name]["result"]
     parts = {part["name"]: part["value"] for part in result["parts"]}
     assert (result["tool"], parts["vllm_version"]) == ("vllm_bench", VERSION), result
-    assert [(level["completed"], level["failed"]) for level in result["levels"]] == [(16, 0), (16, 0)]
+    assert [(level["completed"], level["failed"]) for level in result["levels"]] == [(16, 0)]
     (baseline,) = tmp_path.glob("*.json")
 
     again = real.run("benchmark", "llama", *told, reports=tmp_path / "again").expect()
