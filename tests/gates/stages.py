@@ -21,7 +21,7 @@ from typing import List, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOGS = ROOT / "build" / "logs"
-STAGES = ["lint", "docs", "unit", "sanity", "lab-test", "lab-newest"]
+STAGES = ["lint", "docs", "unit", "sanity", "lab-test", "lab-newest", "lab-real"]
 # A gate's line, as checks.verdict() writes it.
 _GATE = re.compile(r"^  \S.* +[0-9]+\.[0-9] s  (ok|FAILED)\b.*$", re.MULTILINE)
 
