@@ -135,6 +135,10 @@ def workplace(runner: Runner, user: Optional[str]) -> Iterator[Workplace]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+# /proc shows the namespace's own processes, so that a tool finds itself there.
+_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"]
+
+
 def account_of(user: Optional[str]) -> Optional[pwd.struct_passwd]:
     """The account that tools run as; None where they run as we do. Raises GpuFleetError for one that doesn't exist."""
     if user is None or os.geteuid() != 0:
@@ -146,12 +150,18 @@ def account_of(user: Optional[str]) -> Optional[pwd.struct_passwd]:
 
 
 def as_user(user: Optional[str]) -> List[str]:
-    """What to put before a command so that it runs as ``user`` and dies with us."""
+    """What to put before a command so that it runs as ``user`` and dies with us, and whatever it has started dies with it.
+
+    The signal of a parent's death reaches one process, and GuideLLM's workers outlive theirs. So, where we are root, the command is
+    the first process of a PID namespace (pid_namespaces(7)): when that one ends, the kernel ends all the others in it.
+    """
     account = account_of(user)
     words = ["setpriv", "--pdeathsig", "KILL"]
-    if account is not None:
-        words += ["--reuid", str(account.pw_uid), "--regid", str(account.pw_gid), "--init-groups"]
-    return words + ["--"]
+    if account is None:
+        return words + ["--"] + (_NAMESPACE if os.geteuid() == 0 else [])
+    # To change the user takes the signal away that unshare has asked for, so it is asked for once more.
+    inner = [*words, "--reuid", str(account.pw_uid), "--regid", str(account.pw_gid), "--init-groups", "--"]
+    return words + ["--"] + _NAMESPACE + inner
 
 
 def said(done: Completed) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import select
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -339,6 +341,25 @@ def test_tools_run_as_the_services_user() -> None:
         uid = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid()
         assert done.stdout.split() == [str(uid), "y"], done.stderr
         assert os.stat(path).st_uid == os.stat(place.directory).st_uid == uid
+
+
+_BEGETS = "setsid sh -c 'echo there; exec sleep 30' & wait"
+_MODULE = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+
+
+@pytest.mark.parametrize("user", [None, "nobody"])
+def test_what_a_tool_has_started_dies_with_the_module_too(user: str | None) -> None:
+    """The one who waits sees the end of the pipe only when nobody holds it any more: the tool, and what went its own way."""
+    command = [*tool.as_user(user), "/bin/sh", "-c", _BEGETS]
+    with subprocess.Popen([sys.executable, "-c", _MODULE, *command], stdout=subprocess.PIPE, text=True) as module:
+        assert module.stdout is not None
+        assert module.stdout.readline() == "there\n"
+        module.kill()
+        ended = select.select([module.stdout], [], [], 20.0)[0]
+        if os.geteuid() == 0:
+            assert ended and module.stdout.read() == "", "something of it lives on"
+        else:
+            assert command[:3] == ["setpriv", "--pdeathsig", "KILL"], "the tool itself, where no namespace can be had"
 
 
 def test_a_user_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
