@@ -22,8 +22,9 @@ from .._reclaim.ports import Ports as ReclaimPorts
 from .._reclaim.proof import prove_free
 from .._reclaim.request import ReclaimRequest
 from .._reclaim.types import Done
-from .memory import FREE_MAX_USED_MIB, Limit, holders_text
+from .memory import Limit, holders_text
 from .ports import Ports
+from .request import FREE_MAX_USED_MIB
 
 # What has come back whole cannot come back further: there it is enough to see it still for ten readings. Where somebody stays on a GPU,
 # or not all came back, it may go on moving.
