@@ -22,7 +22,7 @@ CLIS = {"ansible-playbook": PlaybookCLI, "ansible": AdHocCLI}
 # Programs of others, whose arguments nobody here can look up.
 OTHERS = {
     "ansible-galaxy", "ansible-vault", "cd", "chmod", "cp", "curl", "echo", "export", "git", "journalctl", "jq", "pip", "printf",
-    "python3", "rm", "sudo", "systemctl", "umask",
+    "python3", "rm", "sudo", "systemctl", "taskset", "umask",
 }  # fmt: skip
 # In an example's text: the name of the file that it shows.
 FILES = {found for block in examples("yaml") for found in re.findall(r"^# ([\w.-]+\.yml)\b", block.text, re.M)}
@@ -35,7 +35,10 @@ def commands(text: str) -> Iterator[list[str]]:
         while words:
             end = next((at for at, word in enumerate(words) if word in ("&&", "|", ";")), len(words))
             command = [word.strip("()") if at in (0, end - 1) else word for at, word in enumerate(words[:end])]
-            yield [word for at, word in enumerate(command) if at or "=" not in word or command[:1] != [word]]
+            # Variables of its own stand before a command, as many as it likes.
+            at = next((at for at, word in enumerate(command) if not re.match(r"[A-Za-z_]\w*=", word)), len(command))
+            if command[at:]:
+                yield command[at:]
             words = words[end + 1 :]
 
 

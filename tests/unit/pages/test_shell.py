@@ -64,6 +64,7 @@ def there(name: str) -> bool:
         ("make unti", "make unti"),
         (".venv/bin/python -m pytest tests/unti -q", "the tests tests/unti"),
         ("true && swapmodel", "the command true"),
+        ("A=1 B_2=x=y swapmodel C=3", "the command swapmodel"),
     ],
 )
 def test_the_rules_find_what_is_wrong(line: str, problem: str) -> None:
