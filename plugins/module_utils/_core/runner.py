@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 from dataclasses import dataclass
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 # How long a killed command may take to be reaped before it is abandoned: a process in state D (a hung driver call)
 # does not die of SIGKILL, and waiting for it would hang us with it.
@@ -38,6 +38,11 @@ class Completed:
         return self.rc == 0
 
 
+def _child(argv: Tuple[str, ...], **options: Any) -> "subprocess.Popen[bytes]":
+    # The job and the guard are programs of the host and have no AnsibleModule, and its run_command() knows no deadline.
+    return subprocess.Popen(argv, **options)  # pylint: disable=ansible-bad-function
+
+
 class Runner:
     """Runs a command of the host, without a shell, in the C locale, never longer than its deadline."""
 
@@ -63,7 +68,7 @@ class Runner:
         full_env["PATH"] = full_env.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
         full_env.update(env or {})
         try:
-            child = subprocess.Popen(
+            child = _child(
                 argv,
                 stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -82,6 +87,11 @@ class Runner:
         except subprocess.TimeoutExpired:
             return self._give_up(argv, child)
         return Completed(argv, child.returncode, _text(out), _text(err))
+
+    @staticmethod
+    def leave(argv: Sequence[str]) -> None:
+        """Start ``argv`` and let it go on by itself, without input. Raises OSError when it cannot be started."""
+        _child(tuple(argv), stdin=subprocess.DEVNULL)
 
     @staticmethod
     def _give_up(argv: Tuple[str, ...], child: "subprocess.Popen[bytes]") -> Completed:

@@ -110,10 +110,10 @@ def _unpack_beside() -> None:
     from .._service.program import UNPACKED
 
     if unpacked(sys.argv[0], UNPACKED) is None:
-        import subprocess
+        from .._core.runner import Runner
 
         try:
-            subprocess.Popen(["nice", "-n", "19", sys.executable, sys.argv[0], "unpack"], stdin=subprocess.DEVNULL)
+            Runner.leave(["nice", "-n", "19", sys.executable, sys.argv[0], "unpack"])
         except OSError as exc:
             sys.stderr.write("This program is not unpacked for its next start: %s\n" % exc)
 

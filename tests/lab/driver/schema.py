@@ -73,11 +73,11 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _one_of(options: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in options:
+    if value is None and types.NoneType in options:
         return None
     errors = []
     for option in options:
-        if option is type(None):
+        if option is types.NoneType:
             continue
         try:
             return _value(option, value, where)

@@ -26,6 +26,13 @@ def under_way(phase: str, **more: Any) -> dict[str, Any]:
     return {"id": "a", "done": False, "unfinished": True, "phase": phase, **more}
 
 
+def told(answer: Any) -> dict[str, Any]:
+    """An answer, or the error that stands in its place."""
+    if isinstance(answer, Exception):
+        raise answer
+    return dict(answer)
+
+
 class Script(Host):
     """A host that answers by a script; what it was asked, told and warned of is kept."""
 
@@ -45,30 +52,18 @@ class Script(Host):
     def attend(self, change: str, phase: str, seconds: float, steady: float) -> dict[str, Any]:
         self.asked.append((change, phase))
         self.now += 1.0
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return dict(answer)
+        return told(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
 
     def result(self, change: str, seconds: float) -> dict[str, Any]:
-        answer = self.results.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return dict(answer)
+        return told(self.results.pop(0))
 
     def resume(self, change: str) -> dict[str, Any]:
         self.resumed.append(change)
-        answer = self.resume_answers.pop(0) if self.resume_answers else {"id": change, "unfinished": True}
-        if isinstance(answer, Exception):
-            raise answer
-        return dict(answer)
+        return told(self.resume_answers.pop(0) if self.resume_answers else {"id": change, "unfinished": True})
 
     def again(self) -> dict[str, Any]:
         self.runs += 1
-        answer = self.again_answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return dict(answer)
+        return told(self.again_answers.pop(0))
 
     def reset(self) -> None:
         self.resets += 1
