@@ -41,12 +41,20 @@ def _names(name: str, hosts: Any) -> List[str]:
 
 
 def _plan(variables: Mapping[str, Any]) -> Dict[str, Any]:
-    return dict(variables.get("swap_model_plan") or {})
+    return _kept(variables.get("swap_model_plan"))
+
+
+def _kept(result: Any) -> Dict[str, Any]:
+    """A task's result without what Ansible is about to take out of one that ran out of time, and warns of when it is looked at."""
+    found = dict(result or {})
+    if isinstance(found.get("timedout"), Mapping):
+        found["timedout"] = {"period": found["timedout"].get("period")}
+    return found
 
 
 def _done(variables: Mapping[str, Any]) -> Dict[str, Any]:
     """The result of the swap itself; {} when this play has not come to it."""
-    result = dict(variables.get("vllm_swap_result") or {})
+    result = _kept(variables.get("vllm_swap_result"))
     unit = _plan(variables).get("unit")
     # Another swap before this one, in the same run, has left its result as well.
     foreign = result.get("unit") and unit and result["unit"] != unit

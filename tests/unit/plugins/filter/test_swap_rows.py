@@ -142,3 +142,13 @@ def test_anything_else_is_refused() -> None:
         swap_failed("gpu01", {})
     with pytest.raises(AnsibleFilterError, match="dictionary of results"):
         swap_rows(["gpu01"], "new")
+
+
+def test_of_a_task_that_ran_out_of_time_only_the_time_is_kept() -> None:
+    """Ansible warns whenever the rest is looked at."""
+    late = {"failed": True, "msg": "Timed out after 300 second(s).", "timedout": {"period": 300, "frame": "..."}}
+    for found in (
+        swap_results(["a"], {"a": {"swap_model_plan": late}}, plan=True),
+        swap_results(["a"], {"a": {"vllm_swap_result": late}}),
+    ):
+        assert found["a"]["timedout"] == {"period": 300} and found["a"]["failed"]
