@@ -113,10 +113,10 @@ class Api:
 
     async def handle(self, request: Request, connection: Connection) -> Response:
         """Answer one request."""
-        self.say()
-        if request.method != "OPTIONS" and request.path.startswith(_GUARDED) and not self._authorised(request):
-            return json_response({"error": "Unauthorized"}, 401)
         try:
+            self.say()
+            if request.method != "OPTIONS" and request.path.startswith(_GUARDED) and not self._authorised(request):
+                return json_response({"error": "Unauthorized"}, 401)
             response = await self._answer(request, connection)
         except EngineDead:
             self._engines.request_failed()
