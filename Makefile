@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_INJECT_FACT_VARS := false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-newest lint sanity unit lab-test lab-newest lab-real test bench chaos build release docs demo lab-up lab-down lab-status clean
+.PHONY: help venv venv-newest lint sanity sanity-all unit lab-test lab-all lab-newest lab-real test test-all bench chaos build release docs demo lab-up lab-down lab-status clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,20 +35,30 @@ venv-newest: ## Make or refresh the one with the newest ansible-core, in .venv-n
 demo: venv ## Watch three hosts swap from one model to another, without a GPU (root; DEMO_KEEP=0 ends the lab after)
 	@$(PY) tests/demo/demo.py
 
-test: venv venv-newest ## Run every stage below, one line each
+test: venv venv-newest ## Run every kind of test there is, a line each: what to run before a commit (root, 25 minutes)
 	@$(PY) tests/gates/stages.py
+
+test-all: venv venv-newest ## The same with every case on hosts, and sanity of the tests themselves: what CI runs (root, an hour)
+	@$(PY) tests/gates/stages.py --all
 
 lint: venv ## yamllint, ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, shellcheck, and what is generated
 	@$(PY) tests/gates/lint.py
 
-sanity: venv venv-newest ## ansible-test sanity with the oldest and the newest ansible-core, side by side
+sanity: venv venv-newest ## ansible-test sanity of what users install, with the oldest and the newest ansible-core side by side
 	@$(PY) tests/gates/sanity.py
+
+sanity-all: venv venv-newest ## The same with the tests' own code
+	@$(PY) tests/gates/sanity.py --whole
 
 unit: venv ## Unit tests, and how much of plugins/module_utils they reach: pure Python, no root, a few minutes
 	@$(PY) tests/gates/units.py -n $(UNITS)
 
-lab-test: venv venv-newest ## The simulated driver, the stand-in vLLM and the playbooks on real hosts (root)
+lab-test: venv venv-newest ## The simulated driver, the stand-in vLLM and the playbooks on real hosts, the first case of each test (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-test"; exit 1; }
+	@$(PY) -m pytest tests/sim tests/e2e --short -q --durations=15 -n $(LABS) --dist loadfile
+
+lab-all: venv venv-newest ## The same with every case (root)
+	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-all"; exit 1; }
 	@$(PY) -m pytest tests/sim tests/e2e -q --durations=15 -n $(LABS) --dist loadfile
 
 lab-newest: venv-newest ## A part of the same with the newest ansible-core: tests/newest.txt (root)

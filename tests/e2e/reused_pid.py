@@ -20,8 +20,9 @@ from typing import Any
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.clock import Clock
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import ProcessInfo
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.planned import Signal
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.processes import end_processes
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Signal
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.seen import Holder
 
 _CLONE3 = 435
 _FIELDS = (

@@ -3,8 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """ansible-test sanity with the oldest and the newest supported ansible-core, without ignore files and without silent skips.
 
-    tests/gates/sanity.py [--test NAME ...]      more arguments go to ansible-test
+    tests/gates/sanity.py [--whole] [--test NAME ...]      more arguments go to ansible-test
 
+It is what users install that is checked, as Ansible's own reviewers do; with --whole all that a checkout holds. The tests' own
+code has ruff and mypy from `make lint`, and is twice as much for ansible-test's pylint.
 The two run side by side: each uses one processor for most of its time. ansible-test makes its own virtual environments,
 and expects nobody else to make the same at the same time: each core has a home of its own. It fetches pip for them by a
 script from the network; here the same pip comes from the package index like everything else. It warns and goes on where
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import List, NamedTuple, Sequence, Set
 
 import cores
+import tarball
 import tree
 from checks import verdict
 from cores import Core
@@ -120,15 +123,16 @@ def judge(output: str, returncode: int, present: Set[str], ignore_files: Sequenc
     return Result(len(started) - failed, failed or len(problems), pythons, problems)
 
 
-def check(core: Core, links: Path, present: Set[str], words: Sequence[str]) -> Result:
-    """Run sanity with one core, show what it says as it says it, and its line at the end."""
+def check(core: Core, links: Path, present: Set[str], words: Sequence[str], whole: bool) -> Result:
+    """Run sanity with one core on what users install, or on the ``whole`` checkout; show what it says, and its line at the end."""
     started = time.monotonic()
     home = home_of(core)
     path = os.pathsep.join([str(links), str(core.venv / "bin"), os.environ.get("PATH", os.defpath)])
     env = dict(os.environ, HOME=str(home), PATH=path)
     env.setdefault("PIP_QUIET", "1")
     env.pop("PYTHONPATH", None)
-    with (home / "lock").open("w") as lock, tree.copy("sanity-" + core.minor) as copy:
+    checked = tree.copy if whole else tarball.unpacked
+    with (home / "lock").open("w") as lock, checked("sanity-" + core.minor) as copy:
         fcntl.flock(lock, fcntl.LOCK_EX)
         bootstrap_pip(home, core)
         command = [str(core.venv / "bin" / "ansible-test"), "sanity", "--local", "--color", "no", *words]
@@ -140,7 +144,7 @@ def check(core: Core, links: Path, present: Set[str], words: Sequence[str]) -> R
                 lines.append(line)
                 with _PRINTING:
                     print("%s: %s" % (core.minor, line.rstrip("\n")), flush=True)
-        ignored = sorted(path.name for path in (copy / "tests" / "sanity").glob("ignore*"))
+    ignored = [name for name in tree.tracked_files() if name.startswith("tests/sanity/ignore")]
     result = judge("".join(lines), child.returncode, present, ignored)
     told = "%d tests with Python %s; compiled and imported with %s" % (
         result.passed, core.python, ", ".join(result.pythons) or "none",
@@ -156,10 +160,12 @@ def main() -> int:
     wrong = cores.complaints(both)
     if wrong:
         raise SystemExit("\n".join(wrong))
+    whole = "--whole" in sys.argv[1:]
+    words = [word for word in sys.argv[1:] if word != "--whole"]
     links = tree.cache() / "pythons"
     present = interpreters(links)
     with ThreadPoolExecutor(len(both)) as pool:
-        results = list(pool.map(lambda core: check(core, links, present, sys.argv[1:]), both))
+        results = list(pool.map(lambda core: check(core, links, present, words, whole), both))
     print("%d passed, %d failed" % (sum(each.passed for each in results), sum(each.failed for each in results)))
     return 1 if any(each.problems for each in results) else 0
 

@@ -1,13 +1,14 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""`make test`: every stage, one line each with its time, above it one for each gate in it; the whole output of a stage only
-when it fails.
+"""`make test` and `make test-all`: every stage, one line each with its time, above it one for each gate in it; the whole output
+of a stage only when it fails.
 
-    tests/gates/stages.py [STAGE ...]
+    tests/gates/stages.py [--all | STAGE ...]
 
 A stage counts what it did in its last lines ("12 passed"). One that did nothing, or left something out, has failed: a
-test that did not run proves nothing. Full outputs stay in build/logs/.
+test that did not run proves nothing. What `make test` leaves to `make test-all` is counted in its line. Full outputs stay in
+build/logs/.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ from typing import List, NamedTuple, Optional
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOGS = ROOT / "build" / "logs"
 STAGES = ["lint", "docs", "unit", "sanity", "lab-test", "lab-newest", "lab-real"]
+# The same with everything in it.
+WHOLE = {"sanity": "sanity-all", "lab-test": "lab-all"}
 # A gate's line, as checks.verdict() writes it.
+_LEFT = re.compile(r"^[0-9]+ more in make test-all$", re.MULTILINE)
 _GATE = re.compile(r"^  \S.* +[0-9]+\.[0-9] s  (ok|FAILED)\b.*$", re.MULTILINE)
 
 
 class Outcome(NamedTuple):
-    """What one stage came to. ``problem`` is None when it is fine."""
+    """What one stage came to. ``problem`` is None when it is fine; ``left`` says what it left to the whole, "" is nothing."""
 
     passed: int
     failed: int
     problem: Optional[str]
+    left: str = ""
 
 
 def judge(output: str, returncode: int) -> Outcome:
@@ -51,7 +56,8 @@ def judge(output: str, returncode: int) -> Outcome:
         problem = "it ran no test"
     elif counts["skipped"] or counts["deselected"]:
         problem = "%d left out" % (counts["skipped"] + counts["deselected"])
-    return Outcome(counts["passed"], failed, problem)
+    more = _LEFT.findall(output)
+    return Outcome(counts["passed"], failed, problem, more[-1] if more else "")
 
 
 def gates(output: str) -> List[str]:
@@ -76,15 +82,22 @@ def run(stage: str) -> Outcome:
         print(line)
     print(
         "%-10s %5d passed  %7.1f s  %s"
-        % (stage, outcome.passed, time.monotonic() - started, outcome.problem and "FAILED: " + outcome.problem or "ok"),
+        % (stage, outcome.passed, time.monotonic() - started, _verdict(outcome)),
         flush=True,
     )
     return outcome
 
 
+def _verdict(outcome: Outcome) -> str:
+    if outcome.problem:
+        return "FAILED: " + outcome.problem
+    return "ok, " + outcome.left if outcome.left else "ok"
+
+
 def main() -> int:
     """Entry point."""
-    stages = sys.argv[1:] or STAGES
+    words = sys.argv[1:]
+    stages = [WHOLE.get(stage, stage) for stage in STAGES] if words == ["--all"] else words or STAGES
     LOGS.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     outcomes = [run(stage) for stage in stages]

@@ -9,9 +9,13 @@ of the tracked files, and galaxy.yml's build_ignore leaves out what only a check
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
+from typing import Iterator
 
 import tree
 
@@ -36,6 +40,16 @@ def build_from(source: Path, output: Path) -> Path:
     if len(new) != 1:
         raise SystemExit("ansible-galaxy built %d tarballs in %s, not one." % (len(new), output))
     return new[0]
+
+
+@contextlib.contextmanager
+def unpacked(purpose: str) -> Iterator[Path]:
+    """What users install, where Ansible's tools want it; for one user of this ``purpose`` at a time."""
+    with tree.place(purpose) as target, tempfile.TemporaryDirectory(prefix="gpufleet-tarball-") as output:
+        with tarfile.open(build(Path(output))) as opened:
+            opened.extractall(target, filter="data")
+        tree.known_to_git(target)
+        yield target
 
 
 if __name__ == "__main__":

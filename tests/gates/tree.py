@@ -65,6 +65,18 @@ def _git(*arguments: str) -> List[str]:
 @contextlib.contextmanager
 def copy(purpose: str) -> Iterator[Path]:
     """The copy's path, for one user of this ``purpose`` at a time. It stays for a look afterwards."""
+    with place(purpose) as target:
+        for name in tracked_files():
+            destination = target / name
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, destination)
+        known_to_git(target)
+        yield target
+
+
+@contextlib.contextmanager
+def place(purpose: str) -> Iterator[Path]:
+    """An empty directory to put the collection into, for one user of this ``purpose`` at a time."""
     base = cache() / purpose
     base.mkdir(parents=True, exist_ok=True)
     with (base / "lock").open("w") as lock:
@@ -73,11 +85,11 @@ def copy(purpose: str) -> Iterator[Path]:
         if collections.exists():
             shutil.rmtree(collections)
         target = collections / "gpufleet" / "vllm"
-        for name in tracked_files():
-            destination = target / name
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, destination)
-        # Ansible's tools ask git what belongs to a collection.
-        for command in (["init", "-q"], ["add", "-A", "-f"]):
-            subprocess.run(["git", *command], cwd=target, check=True)
+        target.mkdir(parents=True)
         yield target
+
+
+def known_to_git(target: Path) -> None:
+    """Ansible's tools ask git what belongs to a collection."""
+    for command in (["init", "-q"], ["add", "-A", "-f"]):
+        subprocess.run(["git", *command], cwd=target, check=True)

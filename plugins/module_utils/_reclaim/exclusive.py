@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from .._core.errors import GpuFleetError
 from .._core.host_lock import HostLock, busy_message, holder_of, quiet_since
 from .ports import Ports
-from .types import View
+from .seen import View
 from .unit_views import CHANGE_UNIT
 
 _BUSY = "GPU memory can't be reclaimed now, nothing was touched. "

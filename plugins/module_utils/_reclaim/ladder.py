@@ -10,9 +10,10 @@ from typing import Optional
 
 from .._core.clock import Clock, Deadline
 from .._systemd.manager import Systemd
+from .done import Done, StoppedUnit
+from .planned import Plan, Skip
 from .ports import Ports
 from .processes import end_processes
-from .types import Done, Plan, Skip, StoppedUnit
 from .units import UnitRef, stop_units
 
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._gpu.types import Gpu
+from .done import Unkillable
+from .planned import Plan, Skip
 from .proof import held_mib
-from .types import Holder, Plan, Skip, Unkillable, View
+from .seen import Holder, View
 
 # Verdicts on a GPU that is not free.
 IN_USE = "in_use"  # what is held belongs to running processes that this run was not asked to end

@@ -19,8 +19,8 @@ from .._process.rules import host_unit_reason
 from .._process.types import CgroupOwner
 from .ports import Ports
 from .request import ReclaimRequest
+from .seen import Holder, UnitKey, View
 from .starts import claimed_gpus, find_starts
-from .types import Holder, UnitKey, View
 from .unit_views import protection, unit_views
 
 # How a container is stopped by the runtime that would otherwise start it again.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import AbstractSet, Dict, Iterable, List, Optional, Set, Tuple
 
+from .planned import Skip, UnitStop
 from .reasons import NO_SUCH_UNIT, filtered, protected
 from .request import ReclaimRequest
-from .types import Skip, UnitKey, UnitStop, UnitView, View
+from .seen import UnitKey, UnitView, View
 
 # Named units on no GPU, and why each is left running where no other one takes it along.
 Riders = Dict[UnitKey, Tuple[UnitView, str]]

@@ -12,10 +12,11 @@ from __future__ import annotations
 from typing import AbstractSet, Dict, List, Optional
 
 from .named import drop_riders, named_units, seat_riders, skip_riders
+from .planned import Plan, Signal, Skip, UnitStop
 from .reasons import NO_SUCH_USER, idle, in_container, protected, why_not
 from .request import ReclaimRequest
+from .seen import Holder, UnitKey, UnitView, View
 from .spare import spare_dependents, spare_starts
-from .types import Holder, Plan, Signal, Skip, UnitKey, UnitStop, UnitView, View
 
 
 def make_plan(request: ReclaimRequest, view: View, stopped: AbstractSet[UnitKey] = frozenset()) -> Plan:

@@ -18,7 +18,8 @@ from .._process.holders import mapped_nodes, nodes_of
 from .._process.identity import CHANGED, DENIED, GONE, ProvenProcess, open_proven
 from .._process.procfs import ancestors, read_process
 from .._process.types import ProcessInfo
-from .types import Signal, Signalled
+from .done import Signalled
+from .planned import Signal
 
 _POLL_S = 0.02
 # What has left the unit meanwhile is not the unit's any more, and nothing is sent to it.

@@ -9,9 +9,10 @@ from typing import Optional
 
 from .._process.jobs import SCHEDULERS, job_label
 from .._process.rules import CONTAINERS, SCHEDULED_JOBS
+from .planned import Skip
 from .proof import held_mib
 from .request import ReclaimRequest
-from .types import Holder, Skip, View
+from .seen import Holder, View
 
 # A start time (seconds since the epoch) went through JSON and back; clock ticks are 0.01 s.
 _START_TOLERANCE_S = 0.011

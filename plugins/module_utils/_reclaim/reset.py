@@ -16,7 +16,7 @@ from .._core.runner import Completed, Runner
 from .._gpu.types import Gpu
 from .._process.holders import device_holders, gpu_minors
 from .._process.procfs import read_process
-from .types import GpuReset
+from .done import GpuReset
 
 _CALL_S = 60.0
 WOULD_RESET = "it would be reset"

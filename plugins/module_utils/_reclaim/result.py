@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._gpu.types import Gpu
+from .done import Done, GpuReset, ShmEntry, Signalled, StoppedUnit, Timings, Unkillable
 from .left import Held
+from .planned import Plan, Skip
 from .proof import held_mib
-from .types import Done, GpuReset, Plan, ShmEntry, Signalled, Skip, StoppedUnit, Timings, Unkillable
 
 
 @dataclass(frozen=True)

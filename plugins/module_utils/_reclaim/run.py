@@ -11,9 +11,11 @@ from typing import Any, Dict, FrozenSet, List, Tuple
 
 from .._core.errors import GpuFleetError
 from .._process.procfs import read_process
+from .done import Done, GpuReset, ShmEntry
 from .exclusive import Exclusive, refuse_beside_a_change
 from .ladder import carry_out
 from .left import DIRTY, Held, all_in_use, dirty_without, failure_message
+from .planned import Skip
 from .ports import Ports
 from .proof import Proof, why_not_free
 from .reasons import NO_SUCH_UNIT
@@ -23,7 +25,6 @@ from .result import ReclaimResult, of_run, planned
 from .shm import find_stale, remove
 from .situation import LATE, ROUNDS, Situation
 from .survey import notes, shm_owners, unkillable, warnings
-from .types import Done, GpuReset, ShmEntry, Skip
 from .watch import Watch
 
 # What a reset and the proof after it may need of the whole time, where a reset is allowed.

@@ -17,7 +17,7 @@ from typing import AbstractSet, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from .._core.errors import GpuFleetError
 from .._process.holders import all_pids
-from .types import ShmEntry
+from .done import ShmEntry
 
 
 @dataclass(frozen=True)

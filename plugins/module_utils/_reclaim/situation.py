@@ -10,13 +10,15 @@ from typing import Dict, List, Tuple
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
+from .done import Done
 from .left import Held, what_is_held
 from .look import look
 from .patience import PatientReader, call_limit
 from .plan import make_plan
+from .planned import Plan
 from .ports import Ports
 from .request import ReclaimRequest
-from .types import Done, Plan, UnitKey, UnitView
+from .seen import UnitKey, UnitView
 
 # What a reading still gets when the time is over, seconds.
 _LITTLE_S = 5.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from typing import AbstractSet, Dict, Iterable, List, Optional, Sequence
 
-from .types import Signal, Skip, Start, UnitKey, UnitStop, View
+from .planned import Signal, Skip, UnitStop
+from .seen import Start, UnitKey, View
 
 
 def spare_dependents(view: View, stops: Dict[UnitKey, UnitStop], skips: List[Skip], named: AbstractSet[UnitKey] = frozenset()) -> None:

@@ -21,7 +21,7 @@ from .._process.holders import open_files
 from .._process.procfs import read_process
 from .._process.types import ProcessInfo
 from .ports import Ports
-from .types import Holder, Start, UnitKey, UnitView
+from .seen import Holder, Start, UnitKey, UnitView
 
 # A server that listens to nobody after so long is no longer taken for one that loads.
 _LONGEST_START_S = 1800.0

@@ -11,11 +11,13 @@ from typing import Dict, FrozenSet, List, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
 from .._process.procfs import ancestors, read_process
+from .done import Done, Unkillable
 from .left import DIRTY, Held, of_survivor, of_zombie
+from .planned import Plan, Skip
 from .ports import Ports
 from .reasons import NO_SUCH_UNIT, NO_SUCH_USER
 from .request import ReclaimRequest
-from .types import Done, Plan, Skip, UnitView, Unkillable, View
+from .seen import UnitView, View
 
 
 def unkillable(view: View, done: Done, ports: Ports) -> List[Unkillable]:

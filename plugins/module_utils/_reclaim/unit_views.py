@@ -26,8 +26,8 @@ from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
 from .ports import Ports
 from .request import ReclaimRequest
+from .seen import Holder, UnitKey, UnitView
 from .starts import server_that_loads
-from .types import Holder, UnitKey, UnitView
 
 # The job that changes this host's services (_unit/change_unit.py). It holds the host's lock, but not in the moments in which it is
 # started, or started again.

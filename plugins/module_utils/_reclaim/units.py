@@ -20,8 +20,8 @@ from .._process.procfs import cgroup_text, read_process
 from .._process.types import ProcessInfo
 from .._systemd.manager import Systemd
 from .._systemd.show import UnitStatus
+from .done import StoppedUnit
 from .processes import end_all
-from .types import StoppedUnit
 
 _POLL_S = 0.05
 # How long a unit gets to end after SIGKILL. A process that the kernel does not let go of is not waited for here.

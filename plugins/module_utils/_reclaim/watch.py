@@ -10,9 +10,10 @@ from typing import Optional, Tuple
 from .._gpu.types import Snapshot
 from .._process.rules import QUIET
 from .left import all_in_use, out_of_reach
+from .planned import Plan
 from .proof import Proof, held_mib, prove_free
+from .seen import Holder
 from .situation import Situation
-from .types import Holder, Plan
 
 # Between two looks at processes and units while the memory is watched; the first comes sooner.
 _LOOK_S = 1.0

@@ -15,13 +15,13 @@ from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
 from .._gpu.types import Snapshot
+from .._reclaim.done import Done
 from .._reclaim.ladder import carry_out
 from .._reclaim.look import look
 from .._reclaim.plan import make_plan
 from .._reclaim.ports import Ports as ReclaimPorts
 from .._reclaim.proof import prove_free
 from .._reclaim.request import ReclaimRequest
-from .._reclaim.types import Done
 from .memory import Limit, holders_text
 from .ports import Ports
 from .request import FREE_MAX_USED_MIB

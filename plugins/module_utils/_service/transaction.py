@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 from .._core.errors import GpuFleetError
 from .._core.files import FileChange, apply_change, sync_directory
 from .._gpu.reader import GpuReader
-from .._reclaim.types import StoppedUnit
+from .._reclaim.done import StoppedUnit
 from .._reclaim.units import UnitRef, stop_units
 from .._unit.change_unit import CHANGE_UNIT
 from .._unit.found import ManagedService

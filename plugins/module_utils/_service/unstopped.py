@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from .._process.procfs import read_process
+from .._reclaim.done import StoppedUnit
 from .._reclaim.left import of_survivor
-from .._reclaim.types import StoppedUnit
 
 _NAMED = 4
 

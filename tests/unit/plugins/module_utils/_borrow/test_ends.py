@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow import borro
 from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.hidden import PREFIX
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import GpuProcess
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import StoppedUnit
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.done import StoppedUnit
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.units import stop_units
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service import rollback
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.free import Freed

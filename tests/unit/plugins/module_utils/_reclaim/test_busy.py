@@ -27,8 +27,8 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import situ
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.run import reclaim
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.seen import Start, UnitKey, UnitView
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.starts import claimed_gpus, find_starts
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Start, UnitKey, UnitView
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.machine import Machine, as_root

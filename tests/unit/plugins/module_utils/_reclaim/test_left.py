@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.left import
 )
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, UnitView, View
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.seen import Holder, UnitView, View
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     NOW,
     gpu,

@@ -13,9 +13,10 @@ import pytest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.rules import host_unit_reason
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import result
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.plan import make_plan
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.planned import Plan
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.reasons import NO_SUCH_USER
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import Candidate, ReclaimRequest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Plan, Start, UnitView, View
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.seen import Holder, Start, UnitView, View
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import (
     NOW,
     gpu,

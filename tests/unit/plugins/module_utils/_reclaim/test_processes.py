@@ -21,7 +21,8 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._process.identity im
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.procfs import read_process
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import ProcessInfo
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import processes as subject
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Signal, Signalled
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.done import Signalled
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.planned import Signal
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import holder
 
 Start = Callable[[str], subprocess.Popen[str]]

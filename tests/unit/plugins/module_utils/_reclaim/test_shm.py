@@ -15,8 +15,8 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import shm as subject
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.done import ShmEntry
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.shm import find_stale, remove
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import ShmEntry
 
 MINE: FrozenSet[int] = frozenset({os.getuid()})
 

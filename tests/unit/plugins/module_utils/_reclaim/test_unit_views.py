@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types impor
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim import unit_views as views
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.ports import Ports
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import ReclaimRequest
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, UnitView
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.seen import Holder, UnitView
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.manager import Systemd
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._reclaim.world import FakeSystemd, active, holder
 

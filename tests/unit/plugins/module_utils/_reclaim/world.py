@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.reader import G
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.select import resolve
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, Snapshot
 from ansible_collections.gpufleet.vllm.plugins.module_utils._process.types import ProcessInfo
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import Holder, Start, UnitKey, UnitView, View
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.seen import Holder, Start, UnitKey, UnitView, View
 from ansible_collections.gpufleet.vllm.plugins.module_utils._systemd.show import UnitStatus
 
 TOTAL_MIB = 97887

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.types import StoppedUnit
+from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.done import StoppedUnit
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service import rollback, transaction
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.unstopped import why_unstopped
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._process.proc import Proc
