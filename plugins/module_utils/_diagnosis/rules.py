@@ -220,9 +220,9 @@ RULES: Tuple[Rule, ...] = (
     ),
     _rule(
         "driver",
-        r"CUDA error: (?P<what>unspecified launch failure|the launch timed out[^,.]*|hardware stack error|unknown error)"
-        r"|cudaErrorLaunchFailure|cudaErrorHardwareStackError|cudaErrorLaunchTimeout",
-        "a GPU failed while it computed {what}",
+        r"(?P<what>(?<=CUDA error: )(?:unspecified launch failure|the launch timed out[^,.]*|hardware stack error|unknown error)"
+        r"|cudaErrorLaunchFailure|cudaErrorHardwareStackError|cudaErrorLaunchTimeout)",
+        "a GPU failed while it computed: {what}",
         "Look for Xid in the kernel's log of that time (`journalctl -k -g Xid`): it says whether the GPU, its driver or a kernel of the "
         "program is at fault. A GPU that does it again needs a reset or a reboot.",
     ),

@@ -249,7 +249,8 @@ def test_out_of_memory_that_ended_it_is_the_cause_although_another_exception_fol
     ("OSError: [Errno 28] No space left on device: '/v/torch_compile_cache/x'", "unknown", "a file system is full", "df -h"),
     ("OSError: [Errno 28] No space left on device", "unknown", "a file system is full", "df -i"),
     ("torch.AcceleratorError: CUDA error: unspecified launch failure", "driver", "unspecified launch failure", "Xid"),
-    ("RuntimeError: CUDA error: unspecified launch failure", "driver", "while it computed", "Xid"),
+    ("RuntimeError: CUDA error: unspecified launch failure", "driver", "while it computed: unspecified launch failure", "Xid"),
+    ("RuntimeError: cudaErrorLaunchTimeout", "driver", "while it computed: cudaErrorLaunchTimeout", "Xid"),
     (FAILED % "{'EngineCore_DP0': -11}", "unknown", "machine code", "coredumpctl"),
     ("Fatal Python error: Segmentation fault", "unknown", "machine code", "coredumpctl"),
 ])
