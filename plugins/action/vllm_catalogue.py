@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.strays import strays
+from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.values import sentence
 
 
 class ActionModule(ActionBase):
@@ -56,7 +57,7 @@ def look_up(
     deployments: Dict[str, Dict[str, Any]] = {}
     for host in hosts:
         problems, parameters, told = _examine_host(model, host, hostvars)
-        warnings.update(dict.fromkeys(text[0].upper() + text[1:] for text in told))
+        warnings.update(dict.fromkeys(map(sentence, told)))
         for problem in problems:
             by_problem.setdefault(problem, []).append(host)
         if not problems:
@@ -87,7 +88,7 @@ def _without_secrets(parameters: Dict[str, Any]) -> Dict[str, Any]:
 
 def _with_hosts(problem: str, hosts: List[str], of: int) -> str:
     if len(hosts) == of and of > 1:
-        return problem[0].upper() + problem[1:] if problem[0] != "`" else problem
+        return sentence(problem)
     names = ", ".join(hosts) if len(hosts) <= 4 else "%s and %d more" % (", ".join(hosts[:3]), len(hosts) - 3)
     return "%s: %s" % (names, problem)
 

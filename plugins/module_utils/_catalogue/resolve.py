@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
+from .._unit.config import normalise_args
 from .._unit.slug import unit_name
 from .schema import ELSEWHERE, FIELDS, OWN_ARGUMENTS
-from .values import hint, kind
+from .values import hint, kind, sentence
 
 # Where a model lives on the host when the entry names only its repository.
 MODELS_DIRECTORY = "/models"
@@ -93,6 +94,12 @@ def _examine_entry(name: str, entry: Any) -> Tuple[List[str], Dict[str, Any]]:
         for own, place in OWN_ARGUMENTS:
             if argument.replace("-", "_") == own:
                 problems.append("%s.args.%s goes in %s instead." % (where, argument, place))
+    if not problems:
+        # What the host would refuse for what it is alone is refused before any host is asked.
+        try:
+            normalise_args(read.get("args", {}), "%s.args" % where)
+        except GpuFleetError as exc:
+            problems.append(exc.msg)
     if not entry.get("path") and not entry.get("repo"):
         problems.append("%s needs `path` (a directory on the host) or `repo` (where it is fetched from)." % where)
     if unknown:
@@ -117,5 +124,5 @@ def _keys(names: Sequence[str]) -> str:
 
 def _message(problems: Sequence[str]) -> str:
     if len(problems) == 1:
-        return problems[0][0].upper() + problems[0][1:]
+        return sentence(problems[0])
     return "%d problems in the model catalogue:\n%s" % (len(problems), "\n".join("- " + problem for problem in problems))

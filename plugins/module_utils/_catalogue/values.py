@@ -21,6 +21,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # An index, a UUID or a beginning of one, or a PCI id, as vllm_service takes them.
 _GPU = re.compile(r"([0-9]+|(GPU|MIG)-[0-9A-Z/-]+|([0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])\Z", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+# A word of the language, and not the name of a variable.
+_WORD = re.compile(r"[a-z]+[ ,:]")
 # More seconds than this in a time-out are a slip of the keyboard.
 _WEEK_S = 7 * 24 * 3600
 _SHOWN = 60
@@ -55,6 +57,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return str(value)
+
+
+def sentence(text: str) -> str:
+    """A text with a capital letter at its begin, unless it begins with a name of something, such as ``vllm_models['a']``."""
+    return text[0].upper() + text[1:] if _WORD.match(text) else text
 
 
 def hint(name: str, known: Sequence[str]) -> str:

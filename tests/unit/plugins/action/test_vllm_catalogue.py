@@ -53,6 +53,12 @@ def test_problems_of_some_hosts_name_them(run_action: RunAction) -> None:
     assert "- d: the model catalogue `vllm_models` is missing" in result["msg"]
 
 
+def test_a_problem_that_begins_with_a_name_keeps_it(run_action: RunAction) -> None:
+    """A variable Vllm_models there is not."""
+    bad = {"vllm_models": {"m": {"path": "/models/m", "port": "x"}}}
+    assert "Nothing was touched. vllm_models['m'].port has to be" in check(run_action, {"a": bad, "b": bad})["msg"]
+
+
 def test_many_hosts_are_counted_not_listed(run_action: RunAction) -> None:
     hostvars: Dict[str, Any] = {"h%d" % number: {} for number in range(7)}
     hostvars["good"] = {"vllm_models": GOOD}

@@ -184,3 +184,19 @@ def test_what_no_host_could_take_is_found_before_any_host_is_asked(models: dict[
 @pytest.mark.parametrize("gpu", ["7", "GPU-1c2d", "MIG-0a1b-22", "MIG-GPU-1c2d/3/0", "0000:1b:00.0", "00000000:1B:00.0", "1b:00.0"])
 def test_every_form_of_a_gpu_is_taken(gpu: str) -> None:
     assert examine({"m": {"path": "/m", "gpus": [gpu]}}, "m")[1]["gpus"] == [gpu]
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    ({"max_model_len": 4096, "max-model-len": 8192}, "max_model_len and max-model-len are the same argument. Give it once."),
+    ({"max_num_seqs": 8, "max_num-seqs": 8}, "are the same argument. Give it once."),
+])
+def test_an_argument_in_two_spellings_is_found_before_any_host_is_asked(args: Dict[str, Any], said: str) -> None:
+    problem = problem_of(with_path(args=args))
+    assert problem.startswith("vllm_models['m'].args: ") and said in problem
+
+
+def test_the_message_of_one_problem_begins_with_the_name_as_it_is() -> None:
+    with pytest.raises(GpuFleetError, match=r"^vllm_models\['m'\]\.port has to be"):
+        resolve({"m": with_path(port="x")}, "m")
+    with pytest.raises(GpuFleetError, match="^The model 'n' is not in the catalogue"):
+        resolve({"m": with_path()}, "n")
