@@ -18,6 +18,7 @@ from .._core.files import restore
 from .._gpu.reader import GpuReader
 from .._gpu.types import Gpu
 from .._reclaim.ladder import stop_unit
+from .._unit.found import ManagedService
 from .change_log import ChangeLog
 from .free import make_free
 from .look import server_of
@@ -42,7 +43,8 @@ class Undone:
     """How it went. ``serves`` is whether a server was seen to answer again; ``complete`` whether everything is as before.
 
     ``back`` are the units that were brought back as what they were, ``ended`` the processes that had to be ended before.
-    ``how`` says of each of ``back`` what was seen of it: ``serves again`` only where it answered a completion.
+    ``how`` says of each of ``back`` what was seen of it: ``serves again`` only where it answered a completion. ``down`` are those
+    that were not brought back.
     """
 
     said: List[str] = field(default_factory=list)
@@ -52,6 +54,7 @@ class Undone:
     back: List[str] = field(default_factory=list)
     ended: List[Dict[str, Any]] = field(default_factory=list)
     how: Dict[str, str] = field(default_factory=dict)
+    down: List[ManagedService] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -65,8 +68,14 @@ class Undone:
             return "Rolled back: %s." % ("; ".join(self.said) or "the files are as they were before, and no other service was stopped")
         text = "PUTTING BACK WHAT WAS THERE BEFORE FAILED: %s." % "; ".join(problem.rstrip(".") for problem in self.problems)
         if self.said:
-            return text + " But %s." % "; ".join(self.said)
-        return text + " This host may serve nothing now."
+            text += " But %s." % "; ".join(self.said)
+        if not self.serves:
+            text += " This host may serve nothing now."
+        if self.down:
+            text += " See `journalctl -u %s`; when that is mended, run again with %s." % (
+                " -u ".join(service.unit for service in self.down), " or ".join("model=%s" % service.name for service in self.down)
+            )
+        return text
 
 
 @dataclass(frozen=True)
@@ -190,6 +199,7 @@ class Rollback:
         started = [stopped for stopped in self._undo.stopped if self._start(stopped)]
         for stopped in started:
             self._await(stopped, deadline)
+        self._undone.down = [each.service for each in self._undo.stopped if each.service.unit not in self._undone.back]
 
     def _start(self, stopped: Stopped) -> bool:
         unit, systemd = stopped.service.unit, self._ports.systemd

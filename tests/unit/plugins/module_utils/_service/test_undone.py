@@ -112,8 +112,10 @@ def test_an_old_server_that_works_and_does_not_answer_us_is_no_failed_roll_back(
 def test_an_old_server_whose_engine_stands_still_is_a_failed_roll_back(tmp_path: Path) -> None:
     swap = failing(tmp_path)
     swap.world.behaviours[OLD] = Behaviour(completes=False, says=503)
-    with pytest.raises(GpuFleetError, match="PUTTING BACK"):
+    with pytest.raises(GpuFleetError, match="PUTTING BACK") as failure:
         swap.run()
+    said = failure.value.msg.splitlines()[-1]
+    assert "This host may serve nothing now. See `journalctl -u %s`; when that is mended, run again with model=old." % OLD in said
 
 
 def test_a_new_server_that_refuses_our_key_fails_with_where_the_key_belongs(tmp_path: Path) -> None:
