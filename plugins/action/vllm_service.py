@@ -32,7 +32,7 @@ MODULE = "gpufleet.vllm.vllm_service"
 PROGRAM = "/usr/local/lib/gpufleet/change.pyz"
 RECONNECT_S = 600
 # What this run of the module knows, and the job does not.
-_OF_THE_RUN = ("invocation", "ansible_facts", "deprecations", "job")
+_OF_THE_RUN = ("invocation", "ansible_facts", "deprecations", "job", "taken_out")
 
 
 class ActionModule(ActionBase):

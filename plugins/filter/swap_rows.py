@@ -1,110 +1,18 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The filters ``swap_results``, ``swap_failed`` and ``swap_rows``; documented in the files of these names beside this one."""
+"""The filter ``swap_rows``; documented in the file of this name beside this one."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from ansible.errors import AnsibleFilterError
 
 # Of a swap's timings those that are phases, in order.
 _PHASES = ("preflight", "warm", "drain", "stop", "settle", "load")
-_LOST = (
-    "The connection was lost, and what is begun on a host is finished there. Run the same command again: it completes what is "
-    "missing, and tells what serves."
-)
-_NEVER_REACHED = "This run touched nothing on it. See that `ansible -m ansible.builtin.ping` gets there, then run again."
-
-
-def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dict[str, Any]]:
-    """What the swap came to on each host; for one that was not touched no more than what it served."""
-    read = _plan if plan else _outcome
-    return {host: read(hostvars[host]) for host in _names("swap_results", hosts)}
-
-
-def swap_failed(hosts: Any, hostvars: Any) -> Dict[str, str]:
-    """The hosts on which something has failed so far, each with the message that says what, and what to do."""
-    found = {}
-    for host in _names("swap_failed", hosts):
-        fault = _fault(hostvars[host])
-        if fault is not None:
-            found[host] = fault
-    return found
-
-
-def _names(name: str, hosts: Any) -> List[str]:
-    if isinstance(hosts, str) or not isinstance(hosts, Sequence):
-        raise AnsibleFilterError("%s takes a list of host names, not %s" % (name, type(hosts).__name__))
-    return [str(host) for host in hosts]
-
-
-def _plan(variables: Mapping[str, Any]) -> Dict[str, Any]:
-    return _kept(variables.get("swap_model_plan"))
-
-
-def _kept(result: Any) -> Dict[str, Any]:
-    """A task's result without what Ansible is about to take out of one that ran out of time, and warns of when it is looked at."""
-    found = dict(result or {})
-    if isinstance(found.get("timedout"), Mapping):
-        found["timedout"] = {"period": found["timedout"].get("period")}
-    return found
-
-
-def _done(variables: Mapping[str, Any]) -> Dict[str, Any]:
-    """The result of the swap itself; {} when this play has not come to it."""
-    result = _kept(variables.get("vllm_swap_result"))
-    unit = _plan(variables).get("unit")
-    # Another swap before this one, in the same run, has left its result as well.
-    foreign = result.get("unit") and unit and result["unit"] != unit
-    return {} if result.get("skipped") is True or foreign else result
-
-
-def _fault(variables: Mapping[str, Any]) -> Optional[str]:
-    failure = variables.get("swap_model_failure")
-    if failure is not None:
-        text = _with_hook(failure, str(failure.get("msg") or "The swap failed."))
-        own = _own_failure(failure, _done(variables))
-        return "%s\n%s" % (own, text) if own else text
-    for result, then in ((_done(variables), _LOST), (_plan(variables), _NEVER_REACHED)):
-        if result.get("unreachable"):
-            said = str(result.get("msg") or "The host does not answer").strip()
-            return "%s %s" % (said if said.endswith((".", "!")) else said + ".", then)
-    return None
-
-
-def _with_hook(failure: Mapping[str, Any], text: str) -> str:
-    return "%s failed: %s" % (failure["hook"], text) if failure.get("hook") else text
-
-
-def _own_failure(failure: Mapping[str, Any], done: Mapping[str, Any]) -> Optional[str]:
-    """What the swap itself failed of, where after_host has failed as well: its failure is noted in the place of that one."""
-    return str(done.get("msg") or "") or None if failure.get("hook") == "after_host" and done.get("failed") else None
-
-
-def _outcome(variables: Mapping[str, Any]) -> Dict[str, Any]:
-    plan, done = _plan(variables), _done(variables)
-    failure = variables.get("swap_model_failure")
-    if failure is not None:
-        failed = dict(failure)
-        hook = failed.get("hook")
-        if hook == "after_host":
-            text = _with_hook(failed, str(failed.get("msg")))
-            # The row has one line for both, and the swap's own failure is what the host is looked at for.
-            if _own_failure(failed, done):
-                text = "\n".join(["%s And %s" % (_first_line(done), text), *str(done["msg"]).strip().splitlines()[1:]])
-            return dict(done, hook=hook, msg=text)
-        if hook:
-            return {"hook": hook, "msg": _with_hook(failed, str(failed.get("msg"))), "serving_before": plan.get("serving_before", [])}
-        return failed
-    if done or plan.get("unreachable"):
-        return done or plan
-    # It was only planned here. Nothing to do, and it serves: that was the whole swap. Anything else was never begun.
-    unchanged = "actions" in plan and not plan["actions"] and plan.get("ready")
-    if unchanged:
-        return plan
-    return {"untouched": True, "serving_before": plan["serving_before"]} if plan.get("serving_before") else {}
+# How a roll-back that failed begins what it says (``Undone.text``).
+_NOT_PUT_BACK = "PUTTING BACK WHAT WAS THERE BEFORE FAILED"
 
 
 def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, Any]]:
@@ -122,6 +30,8 @@ def _plan_row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dic
     if result.get("failed"):
         steps = "REFUSED: %s" % _first_line(result)
     now = ", ".join(str(name) for name in result.get("serving_before") or []) or None
+    if result.get("taken_out") and not result.get("failed"):
+        steps = ", ".join(each for each in (steps, "take it back" if result.get("takes_back") else "leave it TAKEN OUT") if each)
     return {"host": host, "now": now, "then": model, "plan": steps or "nothing to do"}
 
 
@@ -142,7 +52,8 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
         row["detail"] = "not begun"
         return row
     replaced = [str(entry.get("name")) for entry in result.get("replaced") or []]
-    row["before"] = ", ".join(str(name) for name in result.get("serving_before") or replaced) or None
+    own = ", ".join(str(name) for name in result.get("serving_before") or replaced) or None
+    row["before"] = own or ", ".join(str(name) for name in result.get("served_when_planned") or []) or None
     timings = result.get("timings") or {}
     row["total_s"] = timings.get("total")
     row["downtime_s"] = timings.get("downtime") or None
@@ -154,17 +65,54 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
     elif result.get("unreachable"):
         row.update(result="unreachable", detail=_first_line(result))
     elif result.get("failed"):
-        row.update(_failed(result, row["before"]), detail=_first_line(result))
+        row.update(_failed(result, model, own, row["before"]), detail=_of_failure(result))
     else:
         served = result.get("served_models") or []
         row.update(after=", ".join(str(name) for name in served) or model, detail=_first_line(result))
         row.update(_succeeded(result, bool(replaced)))
         if row["result"] == "swapped":
             row["downtime_s"] = timings.get("downtime")  # 0.0 is a figure here: somebody has served all the time
+        if row["result"] == "updated" and result.get("check_mode"):
+            row["result"] = "would update"
+    row.update(_as_to_the_balancer(host, model, result, row))
     return row
 
 
-def _failed(result: Mapping[str, Any], before: Optional[str]) -> Dict[str, Any]:
+def _as_to_the_balancer(host: str, model: str, result: Mapping[str, Any], row: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a host's row says of being taken out by before_host, and of being taken back."""
+    back = result.get("taken_back")
+    if back:
+        return {"result": "taken back", "detail": "after_host has taken it back. %s" % _since(back)}
+    mark = result.get("taken_out")
+    if not mark:
+        return {}
+    if not result.get("takes_back"):
+        hook = mark.get("after_host") or "FILE"
+        text = (
+            "TAKEN OUT: %s Nothing has taken it back. Have after_host do it: ansible-playbook gpufleet.vllm.swap_model -i INVENTORY "
+            "-e model=%s -e target=%s -e after_host=%s" % (_since(mark), model, host, hook)
+        )
+        return {"detail": "%s %s" % (text, "(%s)" % row["detail"]) if row["detail"] else text}
+    if result.get("check_mode") and row["result"] == "ok, unchanged":
+        return {"result": "would take back", "detail": _since(mark)}
+    return {}
+
+
+def _since(mark: Mapping[str, Any]) -> str:
+    """When a host was taken out, and what for."""
+    since, model = mark.get("since") or "a time that is not known", mark.get("model") or "a model that is not known"
+    return "%s at %s, for a swap to %s." % ("before_host was begun" if mark.get("before_host") else "It was taken out", since, model)
+
+
+def _of_failure(result: Mapping[str, Any]) -> Optional[str]:
+    """The line for a failure. A host that may serve nothing is worse news than what it had failed of before."""
+    first = _first_line(result)
+    lines = [line for line in str(result.get("msg") or "").strip().splitlines()[1:] if line.startswith(_NOT_PUT_BACK)]
+    return "%s What had failed before: %s" % (lines[0], first) if lines else first
+
+
+def _failed(result: Mapping[str, Any], model: str, own: Optional[str], before: Optional[str]) -> Dict[str, Any]:
+    """``own`` is what served when the module looked; ``before`` what served at any time before, as far as is known."""
     if "actions" not in result:
         # No word of the module itself: the connection broke, or the host failed. What it came to is not known.
         return {"result": "UNKNOWN"}
@@ -172,10 +120,12 @@ def _failed(result: Mapping[str, Any], before: Optional[str]) -> Dict[str, Any]:
         return {"result": "rolled back", "after": before}
     if result.get("changed") or result.get("diagnosis"):
         timings = result.get("timings") or {}
+        if result.get("ready"):  # what failed came after the new server had been seen to serve
+            return {"result": "FAILED", "after": ", ".join(map(str, result.get("served_models") or [])) or model}
         if "downtime" in timings and timings["downtime"] is None:
             return {"result": "FAILED", "downtime_s": "down"}
         return {"result": "FAILED"}
-    return {"result": "refused", "after": before}
+    return {"result": "refused", "after": own}
 
 
 def _succeeded(result: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
@@ -190,6 +140,8 @@ def _succeeded(result: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
         return {"result": "would restart" if would else "restarted"}
     if starts:
         return {"result": "would start" if would else "started"}
+    if any(action == "follow" for action, _target in actions):
+        return {"result": "would follow"}
     if result.get("changed"):
         return {"result": "updated"}
     if result.get("ready"):
@@ -215,4 +167,4 @@ class FilterModule:
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
         """The filters of this file by name."""
-        return {"swap_failed": swap_failed, "swap_results": swap_results, "swap_rows": swap_rows}
+        return {"swap_rows": swap_rows}

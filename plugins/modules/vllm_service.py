@@ -461,6 +461,25 @@ job:
       description: Whether the change had been begun before, by another run of the same task.
       type: bool
   sample: {"id": "3f9c2a77d1e04b58", "unit": "gpufleet-change.service", "attached": false}
+taken_out:
+  description: >-
+    What the playbook C(swap_model) has written down on the host before it took it out of the load balancer. It was not taken back since.
+  returned: on a host that was taken out before the task began
+  type: dict
+  contains:
+    since:
+      description: When that was, in UTC. Null, as each of these, where it can't be read.
+      type: str
+    model:
+      description: The model that was asked for.
+      type: str
+    before_host:
+      description: The file of tasks on the controller that took the host out; null where only C(after_host) was given.
+      type: str
+    after_host:
+      description: The file of tasks on the controller that was to take it back.
+      type: str
+  sample: {"since": "2026-11-29T15:44:01Z", "model": "kimi-k2.5-int4", "before_host": "/srv/lb_out.yml", "after_host": "/srv/lb_in.yml"}
 timings:
   description: >-
     Seconds by phase. C(downtime) is the time during which neither the old nor the new server answered, null while nothing is known to

@@ -209,6 +209,13 @@ under_way:
   returned: success
   type: dict
   sample: null
+taken_out:
+  description: >-
+    What a swap has written down on the host before it took it out of the load balancer, as M(gpufleet.vllm.vllm_service) has it. Null
+    where nothing of the kind is left to be made good.
+  returned: success
+  type: dict
+  sample: null
 """
 
 from ansible.module_utils.basic import AnsibleModule

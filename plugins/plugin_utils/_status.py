@@ -150,6 +150,9 @@ def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
         found.append(("driver", "its list of processes failed validation: who is on the GPUs isn't known"))
     if result.get("under_way"):
         found.append(("under way", str(result["under_way"].get("story"))))
+    out = result.get("taken_out")
+    if out and not any(service.get("drift") for service in result.get("services") or []):  # there it is told with each
+        found.append(("taken out", "since %s, by a swap to %s" % (out.get("since") or "?", out.get("model") or "?")))
     for gpu in result.get("gpus") or []:
         if gpu.get("state") != "ok":
             found.append(("GPU %s" % gpu.get("index"), "%s: %s" % (gpu.get("state"), gpu.get("error") or "no further detail")))

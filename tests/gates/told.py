@@ -132,7 +132,7 @@ def of_plugins() -> tuple[list[Message], list[str]]:
 def of_plays() -> list[Message]:
     """What the tasks of playbooks and roles fail with; templates are gaps."""
     found = []
-    for name in sorted(name for name in tracked_files() if re.match(r"playbooks/\w+\.yml|roles/\w+/tasks/", name)):
+    for name in sorted(name for name in tracked_files() if re.match(r"playbooks/(tasks/)?\w+\.yml|roles/\w+/tasks/", name)):
         for text in _failures(yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))):
             words = re.sub(r"\{\{.*?\}\}", GAP, text, flags=re.S).strip()
             if re.search(r"[A-Za-z]{3}", words):

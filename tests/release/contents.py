@@ -25,7 +25,7 @@ ALLOWED = (
     r"docs/(?!design\.md|decisions\.md|dependencies\.md|_static)[\w./-]+\.(md|rst|json|yml|svg)",
     r"examples/ci/[\w-]+\.yml",
     r"inventories/example/[\w./-]+\.yml",
-    r"playbooks/\w+\.yml",
+    r"playbooks/(tasks/)?\w+\.yml",
     r"plugins/(action|doc_fragments|filter|modules|module_utils|plugin_utils)/[\w/]+\.(py|yml)",
     r"plugins/module_utils/[\w/]+\.json",
     r"roles/\w+/(README\.md|(defaults|meta|tasks|handlers|vars)/\w+\.yml|(templates|files)/[\w.-]+)",
@@ -35,7 +35,8 @@ NEEDED = {
     "README.md", "LICENSE", "CHANGELOG.rst", "changelogs/changelog.yaml", "requirements.txt", "bindep.txt",
     "meta/runtime.yml", "meta/execution-environment.yml",
     "docs/index.md", "docs/errors.md", "docs/schemas/swap-model.schema.json", "examples/ci/github-actions.yml",
-    "playbooks/swap_model.yml", "playbooks/gpu_cleanup.yml", "plugins/modules/vllm_service.py",
+    "playbooks/swap_model.yml", "playbooks/tasks/swap_take_out.yml", "playbooks/tasks/swap_take_back.yml", "playbooks/gpu_cleanup.yml",
+    "plugins/modules/vllm_service.py",
     "inventories/example/hosts.yml", "inventories/example/group_vars/gpu_hosts.yml",
     "roles/vllm_swap/README.md", "roles/vllm_service/README.md", "roles/gpu_reclaim/README.md",
 }  # fmt: skip

@@ -11,15 +11,20 @@ from .._core.errors import GpuFleetError
 from .._service.parameters import to_request
 from .._service.ports import Ports
 from .._service.request import Request
+from .._service.taken_out import taken_out
 from .change import change
 
 
 def answer(params: Dict[str, Any], check_mode: bool, wait: bool, diff: bool) -> Dict[str, Any]:
     """The module's result, with ``warnings``; a failure has ``failed`` and ``msg``. ``params`` have been checked."""
+    ports = Ports()
     try:
-        result = change(params, _asked(params), Ports(), check_mode, wait)
+        result = change(params, _asked(params), ports, check_mode, wait)
     except GpuFleetError as exc:
         result = dict(exc.result, msg=exc.msg, failed=True)
+    mark = taken_out(ports.paths.records)
+    if mark is not None:
+        result["taken_out"] = mark
     if not diff:
         result.pop("diff", None)
     if result.get("failed"):

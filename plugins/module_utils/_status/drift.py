@@ -39,7 +39,7 @@ class Drift:
     """One way in which a host is not as declared.
 
     ``kind``: ``missing``, ``unit``, ``drop-in``, ``arguments``, ``secrets``, ``tools``, ``running``, ``boot``, ``rival``, ``host``,
-    ``version``, ``revision`` or ``refused``.
+    ``version``, ``revision``, ``taken out`` or ``refused``.
     """
 
     kind: str

@@ -23,9 +23,11 @@ from .._job.store import Store
 from .._service.parameters import to_request
 from .._service.ports import Ports
 from .._service.run import refuse_without_systemd
+from .._service.taken_out import taken_out
 from .._systemd.show import UnitStatus
 from .._unit.found import find_managed
 from .._unit.slug import unit_name
+from .drift import Drift
 from .links import find_links
 from .service import Declared, Subject, examine, unseen
 
@@ -78,6 +80,9 @@ def status_of(
 
     with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
         found = list(pool.map(look, [each for each in subjects if each not in resting]))
+    out = taken_out(ports.paths.records)
+    if out is not None:
+        _count_as_drift(out, found)
     return {
         "services": found,
         "at_rest": [each.to_json()["name"] for each in resting],
@@ -91,9 +96,19 @@ def status_of(
         "total_mib": snapshot.total_mib,
         "others": others(snapshot, there),
         "under_way": _under_way(ports),
+        "taken_out": out,
         "drifted": any(entry["drift"] for entry in found),
         "warnings": warnings,
     }  # fmt: skip
+
+
+def _count_as_drift(out: Mapping[str, Optional[str]], found: List[Dict[str, Any]]) -> None:
+    """A service that gets no requests is not what was declared, whatever its files say."""
+    since = out["since"] or "a time unknown"
+    detail = "a swap to %s took this host out at %s, and nothing has taken it back" % (out["model"] or "?", since)
+    for entry in found:
+        if entry["drift"] is not None:
+            entry["drift"].append(Drift("taken out", detail).to_json())
 
 
 def _refuse_unknown(expected: Optional[str], declared: Mapping[str, Declared], broken: Mapping[str, str]) -> None:

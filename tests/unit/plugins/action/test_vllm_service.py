@@ -193,6 +193,11 @@ def test_a_failure_has_what_a_failure_of_the_module_has() -> None:
     assert result["actions"] == [] and result["rolled_back"] is False and result["failed"]
 
 
+def test_what_was_seen_of_the_host_before_the_job_began_stays() -> None:
+    out = {"since": "2026-11-30T11:40:12Z", "model": "new", "before_host": None, "after_host": "/srv/in.yml"}
+    assert merged({**BEGUN, "taken_out": out}, {"changed": True}, False, {})["taken_out"] == out
+
+
 def test_a_deployment_is_taken_apart_and_what_is_given_by_itself_counts_more() -> None:
     task = Task1([BEGUN])
     task.run({"deployment": {"name": "other", "port": 8001}, "wait": False})

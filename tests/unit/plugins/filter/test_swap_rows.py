@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.vllm.plugins.filter.swap_rows import swap_failed, swap_results, swap_rows
+from ansible_collections.gpufleet.vllm.plugins.filter.swap_rows import swap_rows
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.rollback import Undone
+from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.found import ManagedService
 
 OLD, NEW = "vllm-old.service", "vllm-new.service"
 SWAPPED: dict[str, Any] = {
@@ -45,10 +47,18 @@ def row(result: dict[str, Any], plan: bool = False) -> dict[str, Any]:
      {"before": "old", "after": "old", "result": "rolled back", "detail": "It died."}),
     ({"failed": True, "msg": "Lost.", "serving_before": ["old"], "actions": [], "changed": True, "timings": {"downtime": None}},
      {"before": "old", "after": None, "result": "FAILED", "downtime_s": "down"}),
+    ({**SWAPPED, "failed": True, "msg": "%s serves, but what it replaces is not all gone." % NEW},
+     {"before": "old", "after": "new", "result": "FAILED", "downtime_s": 8.25}),
     ({"failed": True, "msg": "No such model.", "changed": False, "serving_before": ["old"], "actions": []},
      {"before": "old", "after": "old", "result": "refused"}),
     ({"failed": True, "msg": "MODULE FAILURE", "changed": False, "rc": 255}, {"after": None, "result": "UNKNOWN"}),
     ({"unreachable": True, "msg": "No route."}, {"result": "unreachable", "detail": "No route."}),
+    ({"unreachable": True, "msg": "No route.", "served_when_planned": ["old"]}, {"before": "old", "after": None, "result": "unreachable"}),
+    ({"failed": True, "msg": "Another change is under way.", "changed": False, "actions": [], "served_when_planned": ["old"]},
+     {"before": "old", "after": None, "result": "refused"}),
+    ({**UNCHANGED, "changed": True, "actions": [{"action": "enable", "target": NEW}], "check_mode": True}, {"result": "would update"}),
+    ({**UNCHANGED, "changed": True, "ready": False, "served_models": [], "actions": [{"action": "follow", "target": "gpufleet-change"}]},
+     {"result": "would follow"}),
     ({}, {"result": "untouched", "after": None}),
     ({"untouched": True, "serving_before": ["old"]}, {"before": "old", "after": "old", "result": "untouched", "detail": "not begun"}),
     ({**SWAPPED, **CHECKED}, {"before": "old", "after": "new", "result": "would swap"}),
@@ -69,86 +79,50 @@ def test_a_plan_names_its_steps_in_order() -> None:
     assert row(UNCHANGED, plan=True)["plan"] == "nothing to do"
 
 
-PLANNED: dict[str, Any] = {**SWAPPED, "served_models": [], "ready": False}
-UNTOUCHED = {"untouched": True, "serving_before": ["old"]}
-BROKEN = {"failed": True, "msg": "The balancer says no.\nMore."}
-
-
-def test_results_tell_what_was_done_from_what_was_only_planned() -> None:
-    hostvars = {
-        "done": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED},
-        "failed": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": {"failed": True, "msg": "x"}},
-        "stopped_before": {"swap_model_plan": PLANNED},
-        "nothing_to_do": {"swap_model_plan": UNCHANGED},
-        "of_another_swap": {"swap_model_plan": PLANNED, "vllm_swap_result": {**SWAPPED, "unit": OLD}},
-        "lost": {"swap_model_plan": PLANNED, "vllm_swap_result": {"unreachable": True, "msg": "Gone."}},
-        "never_there": {"swap_model_plan": {"unreachable": True, "msg": "No route."}},
-        "never_reached": {},
-    }
-    found = swap_results(list(hostvars), hostvars)
-    assert found == {
-        "done": SWAPPED, "failed": {"failed": True, "msg": "x"}, "stopped_before": UNTOUCHED, "nothing_to_do": UNCHANGED,
-        "of_another_swap": UNTOUCHED,
-        "lost": {"unreachable": True, "msg": "Gone."}, "never_there": {"unreachable": True, "msg": "No route."}, "never_reached": {},
-    }
-    assert swap_results(["stopped_before"], hostvars, plan=True) == {"stopped_before": PLANNED}
-    faults = swap_failed(list(hostvars), hostvars)
-    assert list(faults) == ["failed", "lost", "never_there"]
-    assert faults["failed"] == "x" and "Run the same command again" in faults["lost"]
-    assert faults["never_there"].startswith("No route. This run touched nothing on it.")
-    unspoken = {"gpu01": {"swap_model_plan": {"unreachable": True, "msg": "ssh: Name or service not known\n"}}}
-    assert swap_failed(["gpu01"], unspoken)["gpu01"].startswith("ssh: Name or service not known. This run")
-
-
-def test_a_host_whose_hook_before_failed_is_untouched_and_serves_what_it_did() -> None:
-    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": {"skipped": True},
-                          "swap_model_failure": {**BROKEN, "hook": "before_host"}}}
-    found = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
-    assert (found["before"], found["after"], found["result"]) == ("old", "old", "untouched")
-    assert found["detail"] == "before_host failed: The balancer says no."
-    assert swap_failed(["gpu01"], hostvars)["gpu01"].startswith("before_host failed: The balancer")
-
-
-def test_a_host_whose_hook_after_failed_serves_the_new_model_and_is_told_of() -> None:
-    failure = {**BROKEN, "hook": "after_host"}
-    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": failure}}
-    found = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
-    assert (found["after"], found["result"], found["detail"]) == ("new", "swapped", "after_host failed: The balancer says no.")
-    assert "gpu01" in swap_failed(["gpu01"], hostvars)
-
-
-def test_a_swap_that_failed_is_told_also_where_the_hook_after_it_failed_too() -> None:
-    rolled_back = {**SWAPPED, "failed": True, "rolled_back": True, "msg": "It ran out of memory.\nRolled back: old serves again."}
-    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": rolled_back,
-                          "swap_model_failure": {**BROKEN, "hook": "after_host"}}}
-    results = swap_results(["gpu01"], hostvars)
-    found = swap_rows(results, "new")[0]
-    assert (found["after"], found["result"]) == ("old", "rolled back")
-    assert found["detail"] == "It ran out of memory. And after_host failed: The balancer says no."
-    assert results["gpu01"]["msg"].endswith("\nRolled back: old serves again.")
-    fault = swap_failed(["gpu01"], hostvars)["gpu01"]
-    assert fault.startswith(rolled_back["msg"] + "\nafter_host failed: The balancer says no.")
-
-
 def test_the_phases_are_in_the_row_in_order() -> None:
     timings = {"total": 9.5, "downtime": 8.0, "load": 7.0, "stop": 1.0, "preflight": 0.2, "drain": 0.0}
     assert list(row({**SWAPPED, "timings": timings})["phases_s"].items()) == [("preflight", 0.2), ("stop", 1.0), ("load", 7.0)]
 
 
 def test_anything_else_is_refused() -> None:
-    with pytest.raises(AnsibleFilterError, match="list of host names"):
-        swap_results("gpu01", {})
-    with pytest.raises(AnsibleFilterError, match="list of host names"):
-        swap_failed("gpu01", {})
     with pytest.raises(AnsibleFilterError, match="dictionary of results"):
         swap_rows(["gpu01"], "new")
 
 
-def test_of_a_task_that_ran_out_of_time_only_the_time_is_kept() -> None:
-    """Ansible warns whenever the rest is looked at."""
-    late = {"failed": True, "msg": "Timed out after 300 second(s).", "timedout": {"period": 300, "frame": "..."}}
-    for found in (
-        swap_results(["a"], {"a": {"swap_model_plan": late}}, plan=True),
-        swap_results(["a"], {"a": {"vllm_swap_result": late}}),
-    ):
-        assert found["a"]["timedout"] == {"period": 300} and found["a"]["failed"]
+MARK = {"since": "2026-11-30T11:40:12Z", "model": "new", "before_host": "/srv/out.yml", "after_host": "/srv/in.yml"}
+
+
+def test_a_host_that_is_still_taken_out_says_so_with_what_takes_it_back() -> None:
+    found = row({**UNCHANGED, "taken_out": MARK, "takes_back": False})
+    assert found["result"] == "ok, unchanged"
+    assert found["detail"] == (
+        "TAKEN OUT: before_host was begun at 2026-11-30T11:40:12Z, for a swap to new. Nothing has taken it back. Have after_host do it: "
+        "ansible-playbook gpufleet.vllm.swap_model -i INVENTORY -e model=new -e target=gpu01 -e after_host=/srv/in.yml"
+    )
+    failed = row({"failed": True, "msg": "No such model.", "changed": False, "actions": [], "taken_out": MARK, "takes_back": False})
+    assert failed["detail"].startswith("TAKEN OUT: ") and failed["detail"].endswith("(No such model.)")
+    unread = row({**UNCHANGED, "taken_out": dict.fromkeys(MARK), "takes_back": False})["detail"]
+    assert "a time that is not known" in unread and "-e after_host=FILE" in unread
+
+
+def test_a_host_that_is_taken_back_says_so() -> None:
+    found = row({**UNCHANGED, "changed": True, "taken_back": MARK})
+    assert (found["result"], found["after"]) == ("taken back", "new") and "2026-11-30T11:40:12Z" in found["detail"]
+    would = row({**UNCHANGED, "taken_out": MARK, "takes_back": True, "check_mode": True})
+    assert would["result"] == "would take back"
+    # A swap of its own is what its row is about.
+    assert row({**SWAPPED, "taken_out": MARK, "takes_back": True})["result"] == "swapped"
+
+
+def test_the_plan_says_what_becomes_of_a_host_that_is_taken_out() -> None:
+    assert row({**UNCHANGED, "taken_out": MARK, "takes_back": True}, plan=True)["plan"] == "take it back"
+    assert row({**SWAPPED, "taken_out": MARK, "takes_back": False}, plan=True)["plan"].endswith("start %s, leave it TAKEN OUT" % NEW)
+
+
+def test_a_roll_back_that_failed_leads_the_row_with_what_to_do_next() -> None:
+    old = ManagedService(OLD, "old", "/models/old", "old", (0,), 8000, "old", "/etc/systemd/system/" + OLD)
+    text = Undone(problems=["%s does not serve old again (it died)" % OLD], down=[old]).text
+    detail = row({"failed": True, "msg": "%s did not serve.\nSeen: it ended.\n%s" % (NEW, text), "changed": True, "actions": []})["detail"]
+    assert detail.startswith("PUTTING BACK WHAT WAS THERE BEFORE FAILED: %s does not serve old again" % OLD)
+    assert "See `journalctl -u %s`; when that is mended, run again with model=old." % OLD in detail
+    assert detail.endswith("What had failed before: %s did not serve." % NEW)

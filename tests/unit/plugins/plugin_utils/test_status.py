@@ -145,3 +145,9 @@ def test_the_catalogue_is_taken_apart_and_its_secrets_apart_from_it() -> None:
 def test_words_for_numbers() -> None:
     assert [spans(each) for each in ([0, 1, 2, 3], [0, 2, 3, 7], [4], [])] == ["0-3", "0,2-3,7", "4", None]
     assert [age(each) for each in (5, 119, 130, 7300, 90000, 200000)] == ["5 s", "119 s", "2 min", "2 h", "25 h", "2 d"]
+
+
+def test_a_host_without_a_service_that_was_taken_out_is_told_of() -> None:
+    out = {"since": "2026-11-30T11:40:12Z", "model": "new", "before_host": None, "after_host": None}
+    found = findings_of({"gpu01": {**host(), "services": [], "taken_out": out}})
+    assert [each["detail"] for each in found if each["about"] == "taken out"] == ["since 2026-11-30T11:40:12Z, by a swap to new"]

@@ -134,6 +134,19 @@ def test_a_change_that_is_under_way_is_told_with_who(looked: Looked) -> None:
     assert "vllm_service started new, begun by anna from 192.0.2.7" in found["under_way"]["story"]
 
 
+def test_a_host_that_was_taken_out_and_not_taken_back_has_drifted(looked: Looked) -> None:
+    note = {"since": "2026-11-30T11:40:12Z", "model": "new", "before_host": "/srv/out.yml", "after_host": "/srv/in.yml"}
+    os.makedirs(looked.paths.records, exist_ok=True)
+    Path(looked.paths.records, "taken-out.json").write_text(json.dumps(note), encoding="utf-8")
+    found = status(looked)
+    assert found["taken_out"] == note and found["drifted"] is True
+    (service,) = found["services"]
+    assert kinds(service) == ["taken out"] and note["since"] in service["drift"][0]["detail"]
+    # What is declared nowhere can't drift; that the host is out is told all the same.
+    os.unlink(Path(looked.paths.records, "taken-out.json"))
+    assert status(looked)["taken_out"] is None
+
+
 def test_another_vllm_and_another_revision(looked: Looked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one, "_asked", lambda server, status: {"version": "0.18.0", "requests_running": 0, "requests_waiting": 0})
     monkeypatch.setattr(one, "_installed", lambda service: "0.19.1")

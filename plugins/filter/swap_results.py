@@ -1,0 +1,159 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The filters ``swap_results`` and ``swap_failed``; documented in the files of these names beside this one."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from ansible.errors import AnsibleFilterError
+from ansible.module_utils.parsing.convert_bool import boolean
+
+_LOST = (
+    "The connection was lost, and what is begun on a host is finished there. Run the same command again: it completes what is "
+    "missing, and tells what serves."
+)
+_NEVER_REACHED = "This run touched nothing on it. See that `ansible -m ansible.builtin.ping` gets there, then run again."
+
+_STAYS_OUT = "The host counts as taken out until after_host has succeeded. Mend what failed, then run the same command again."
+
+
+def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dict[str, Any]]:
+    """What the swap came to on each host; for one that was not touched no more than what it served."""
+    read = _planned if plan else _outcome
+    return {host: read(hostvars[host]) for host in _names("swap_results", hosts)}
+
+
+def swap_failed(hosts: Any, hostvars: Any) -> Dict[str, str]:
+    """The hosts on which something has failed so far, each with the message that says what, and what to do."""
+    found = {}
+    for host in _names("swap_failed", hosts):
+        fault = _fault(hostvars[host])
+        if fault is not None:
+            found[host] = fault
+    return found
+
+
+def _names(name: str, hosts: Any) -> List[str]:
+    if isinstance(hosts, str) or not isinstance(hosts, Sequence):
+        raise AnsibleFilterError("%s takes a list of host names, not %s" % (name, type(hosts).__name__))
+    return [str(host) for host in hosts]
+
+
+def _plan(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    return _kept(variables.get("swap_model_plan"))
+
+
+def _planned(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    plan = _plan(variables)
+    return dict(plan, takes_back=_takes_back(variables)) if plan.get("taken_out") else plan
+
+
+def _kept(result: Any) -> Dict[str, Any]:
+    """A task's result without what Ansible is about to take out of one that ran out of time, and warns of when it is looked at."""
+    found = dict(result or {})
+    if isinstance(found.get("timedout"), Mapping):
+        found["timedout"] = {"period": found["timedout"].get("period")}
+    return found
+
+
+def _done(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """The result of the swap itself; {} when this play has not come to it."""
+    result = _kept(variables.get("vllm_swap_result"))
+    unit = _plan(variables).get("unit")
+    # Another swap before this one, in the same run, has left its result as well.
+    foreign = result.get("unit") and unit and result["unit"] != unit
+    return {} if result.get("skipped") is True or foreign else result
+
+
+def _takes_back(variables: Mapping[str, Any]) -> bool:
+    """Whether this run has tasks that take a host back."""
+    return bool(variables.get("after_host"))
+
+
+def _fault(variables: Mapping[str, Any]) -> Optional[str]:
+    failure = variables.get("swap_model_failure")
+    if failure is not None:
+        text = _with_hook(failure, str(failure.get("msg") or "The swap failed."))
+        if failure.get("hook") == "after_host":
+            text += "\n%s" % _STAYS_OUT
+        own = _own_failure(failure, _done(variables))
+        return "%s\n%s" % (own, text) if own else text
+    for result, then in ((_done(variables), _LOST), (_plan(variables), _NEVER_REACHED)):
+        if result.get("unreachable"):
+            said = str(result.get("msg") or "The host does not answer").strip()
+            return "%s %s" % (said if said.endswith((".", "!")) else said + ".", then)
+    return None
+
+
+def _with_hook(failure: Mapping[str, Any], text: str) -> str:
+    return "%s failed: %s" % (failure["hook"], text) if failure.get("hook") else text
+
+
+def _own_failure(failure: Mapping[str, Any], done: Mapping[str, Any]) -> Optional[str]:
+    """What the swap itself failed of, where after_host has failed as well: its failure is noted in the place of that one."""
+    return str(done.get("msg") or "") or None if failure.get("hook") == "after_host" and done.get("failed") else None
+
+
+def _outcome(variables: Mapping[str, Any]) -> Dict[str, Any]:
+    plan = _plan(variables)
+    result = _came_to(variables, plan)
+    # What was seen of a host before: of one that was lost, or was refused by another swap, nothing else tells it.
+    if result and "serving_before" not in result and plan.get("serving_before"):
+        result = dict(result, served_when_planned=plan["serving_before"])
+    if result and any(boolean(variables.get(name), strict=False) for name in ("ansible_check_mode", "vllm_swap_plan_only")):
+        result = dict(result, check_mode=True)
+    return _as_to_the_balancer(result, plan, variables)
+
+
+def _as_to_the_balancer(result: Dict[str, Any], plan: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """The same with whether the host is still taken out, or was taken back by this run."""
+    # This run's own swap has seen what this run has written down.
+    mark = plan.get("taken_out") or result.get("taken_out")
+    if not mark:
+        return result
+    took = variables.get("swap_model_taken_back") or {}
+    if took.get("changed") and not took.get("failed"):
+        rest = {key: value for key, value in result.items() if key != "taken_out"}
+        # A swap of its own says more than that the host is back as well.
+        return dict(rest, changed=True, taken_back=dict(mark)) if not _done(variables) and not result.get("failed") else rest
+    return dict(result or {"untouched": True}, taken_out=dict(mark), takes_back=_takes_back(variables))
+
+
+def _came_to(variables: Mapping[str, Any], plan: Dict[str, Any]) -> Dict[str, Any]:
+    done = _done(variables)
+    failure = variables.get("swap_model_failure")
+    if failure is not None:
+        failed = dict(failure)
+        hook = failed.get("hook")
+        if hook == "after_host":
+            text = _with_hook(failed, str(failed.get("msg")))
+            # The row has one line for both, and the swap's own failure is what the host is looked at for.
+            if _own_failure(failed, done):
+                first, rest = _first_and_rest(str(done["msg"]))
+                text = "\n".join(["%s And %s" % (first, text), *rest])
+            return dict(done or plan, hook=hook, msg=text)
+        if hook:
+            return {"hook": hook, "msg": _with_hook(failed, str(failed.get("msg"))), "serving_before": plan.get("serving_before", [])}
+        return failed
+    if done or plan.get("unreachable"):
+        return done or plan
+    # It was only planned here. Nothing to do, and it serves: that was the whole swap. Anything else was never begun.
+    unchanged = "actions" in plan and not plan["actions"] and plan.get("ready")
+    if unchanged:
+        return plan
+    return {"untouched": True, "serving_before": plan["serving_before"]} if plan.get("serving_before") else {}
+
+
+def _first_and_rest(msg: str) -> "tuple[str, List[str]]":
+    lines = msg.strip().splitlines()
+    return lines[0], lines[1:]
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        """The filters of this file by name."""
+        return {"swap_failed": swap_failed, "swap_results": swap_results}

@@ -1,0 +1,151 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a swap came to on each host, out of the variables that the playbook leaves there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpufleet.vllm.plugins.filter.swap_results import swap_failed, swap_results
+from ansible_collections.gpufleet.vllm.plugins.filter.swap_rows import swap_rows
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.filter.test_swap_rows import MARK, OLD, SWAPPED, UNCHANGED
+
+PLANNED: dict[str, Any] = {**SWAPPED, "served_models": [], "ready": False}
+UNTOUCHED = {"untouched": True, "serving_before": ["old"]}
+BROKEN = {"failed": True, "msg": "The balancer says no.\nMore."}
+
+
+def test_results_tell_what_was_done_from_what_was_only_planned() -> None:
+    hostvars = {
+        "done": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED},
+        "failed": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": {"failed": True, "msg": "x"}},
+        "stopped_before": {"swap_model_plan": PLANNED},
+        "nothing_to_do": {"swap_model_plan": UNCHANGED},
+        "of_another_swap": {"swap_model_plan": PLANNED, "vllm_swap_result": {**SWAPPED, "unit": OLD}},
+        "lost": {"swap_model_plan": PLANNED, "vllm_swap_result": {"unreachable": True, "msg": "Gone."}},
+        "never_there": {"swap_model_plan": {"unreachable": True, "msg": "No route."}},
+        "never_reached": {},
+    }
+    found = swap_results(list(hostvars), hostvars)
+    assert found == {
+        "done": SWAPPED, "failed": {"failed": True, "msg": "x", "served_when_planned": ["old"]},
+        "stopped_before": UNTOUCHED, "nothing_to_do": UNCHANGED,
+        "of_another_swap": UNTOUCHED,
+        "lost": {"unreachable": True, "msg": "Gone.", "served_when_planned": ["old"]},
+        "never_there": {"unreachable": True, "msg": "No route."}, "never_reached": {},
+    }
+    assert swap_results(["stopped_before"], hostvars, plan=True) == {"stopped_before": PLANNED}
+    faults = swap_failed(list(hostvars), hostvars)
+    assert list(faults) == ["failed", "lost", "never_there"]
+    assert faults["failed"] == "x" and "Run the same command again" in faults["lost"]
+    assert faults["never_there"].startswith("No route. This run touched nothing on it.")
+    unspoken = {"gpu01": {"swap_model_plan": {"unreachable": True, "msg": "ssh: Name or service not known\n"}}}
+    assert swap_failed(["gpu01"], unspoken)["gpu01"].startswith("ssh: Name or service not known. This run")
+
+
+def test_a_host_whose_hook_before_failed_is_untouched_and_serves_what_it_did() -> None:
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": {"skipped": True},
+                          "swap_model_failure": {**BROKEN, "hook": "before_host"}}}
+    found = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
+    assert (found["before"], found["after"], found["result"]) == ("old", "old", "untouched")
+    assert found["detail"] == "before_host failed: The balancer says no."
+    assert swap_failed(["gpu01"], hostvars)["gpu01"].startswith("before_host failed: The balancer")
+
+
+def test_a_host_whose_hook_after_failed_serves_the_new_model_and_is_told_of() -> None:
+    failure = {**BROKEN, "hook": "after_host"}
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": failure}}
+    found = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
+    assert (found["after"], found["result"], found["detail"]) == ("new", "swapped", "after_host failed: The balancer says no.")
+    assert "gpu01" in swap_failed(["gpu01"], hostvars)
+
+
+def test_a_swap_that_failed_is_told_also_where_the_hook_after_it_failed_too() -> None:
+    rolled_back = {**SWAPPED, "failed": True, "rolled_back": True, "msg": "It ran out of memory.\nRolled back: old serves again."}
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": rolled_back,
+                          "swap_model_failure": {**BROKEN, "hook": "after_host"}}}
+    results = swap_results(["gpu01"], hostvars)
+    found = swap_rows(results, "new")[0]
+    assert (found["after"], found["result"]) == ("old", "rolled back")
+    assert found["detail"] == "It ran out of memory. And after_host failed: The balancer says no."
+    assert results["gpu01"]["msg"].endswith("\nRolled back: old serves again.")
+    fault = swap_failed(["gpu01"], hostvars)["gpu01"]
+    assert fault.startswith(rolled_back["msg"] + "\nafter_host failed: The balancer says no.")
+
+
+def test_check_mode_is_told() -> None:
+    """A follower's result, and files that would be written, are in no other way to be told from what was done."""
+    for name in ("ansible_check_mode", "vllm_swap_plan_only"):
+        hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, name: True}}
+        assert swap_results(["gpu01"], hostvars) == {"gpu01": {**SWAPPED, "check_mode": True}}
+        hostvars["gpu01"][name] = False
+        assert swap_results(["gpu01"], hostvars) == {"gpu01": SWAPPED}
+
+
+OUT = {**UNCHANGED, "taken_out": MARK}
+
+
+@pytest.mark.parametrize(("variables", "kept", "result"), [
+    ({}, {"taken_out": MARK, "takes_back": False}, "ok, unchanged"),
+    ({"after_host": "in.yml", "swap_model_taken_back": {"changed": True}}, {"changed": True, "taken_back": MARK}, "taken back"),
+    ({"after_host": "in.yml", "swap_model_taken_back": {"changed": True, "failed": True}}, {"taken_out": MARK, "takes_back": True},
+     "ok, unchanged"),
+    ({"after_host": "in.yml", "swap_model_failure": {**BROKEN, "hook": "after_host"}}, {"taken_out": MARK, "hook": "after_host"},
+     "ok, unchanged"),
+    ({"after_host": "in.yml", "swap_model_taken_back": {"changed": True}, "vllm_swap_result": {**SWAPPED, "taken_out": MARK}},
+     {"changed": True}, "swapped"),
+])
+def test_a_host_that_an_earlier_run_took_out_is_taken_back_or_told_of(
+    variables: dict[str, Any], kept: dict[str, Any], result: str
+) -> None:
+    hostvars = {"gpu01": {"swap_model_plan": OUT, **variables}}
+    found = swap_results(["gpu01"], hostvars)
+    assert {key: found["gpu01"].get(key) for key in kept} == kept
+    assert ("taken_out" in found["gpu01"]) == ("taken_out" in kept)
+    assert swap_rows(found, "new")[0]["result"] == result
+    planned = swap_results(["gpu01"], hostvars, plan=True)["gpu01"]
+    assert planned == {**OUT, "takes_back": "after_host" in variables}
+
+
+@pytest.mark.parametrize(("more", "kept", "detail"), [
+    ({"swap_model_taken_back": {"changed": True}}, False, None),
+    ({"swap_model_failure": {**BROKEN, "hook": "after_host"}}, True, "after_host failed: The balancer says no."),
+])
+def test_a_host_that_this_very_run_took_out_is_no_news(more: dict[str, Any], kept: bool, detail: object) -> None:
+    """The module has seen the note that was written just before it ran."""
+    swapped = {**SWAPPED, "taken_out": MARK}
+    found = swap_results(["gpu01"], {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": swapped, "after_host": "in.yml", **more}})
+    assert ("taken_out" in found["gpu01"]) is kept
+    assert [swap_rows(found, "new")[0][key] for key in ("result", "detail")] == ["swapped", detail]
+
+
+def test_a_host_that_was_not_begun_and_serves_nothing_claims_nothing() -> None:
+    out = {**PLANNED, "serving_before": [], "taken_out": MARK}
+    found = swap_rows(swap_results(["gpu01"], {"gpu01": {"swap_model_plan": out, "after_host": "in.yml"}}), "new")[0]
+    assert (found["before"], found["after"], found["result"], found["detail"]) == (None, None, "untouched", "not begun")
+
+
+def test_an_after_host_that_failed_says_that_the_host_stays_out() -> None:
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": {**BROKEN, "hook": "after_host"}}}
+    assert "counts as taken out until after_host has succeeded" in swap_failed(["gpu01"], hostvars)["gpu01"]
+
+
+def test_anything_else_is_refused() -> None:
+    with pytest.raises(AnsibleFilterError, match="list of host names"):
+        swap_results("gpu01", {})
+    with pytest.raises(AnsibleFilterError, match="list of host names"):
+        swap_failed("gpu01", {})
+
+
+def test_of_a_task_that_ran_out_of_time_only_the_time_is_kept() -> None:
+    """Ansible warns whenever the rest is looked at."""
+    late = {"failed": True, "msg": "Timed out after 300 second(s).", "timedout": {"period": 300, "frame": "..."}}
+    for found in (
+        swap_results(["a"], {"a": {"swap_model_plan": late}}, plan=True),
+        swap_results(["a"], {"a": {"vllm_swap_result": late}}),
+    ):
+        assert found["a"]["timedout"] == {"period": 300} and found["a"]["failed"]
