@@ -53,7 +53,7 @@ sanity-all: venv venv-newest ## The same with the tests' own code
 unit: venv ## Unit tests, and how much of plugins/module_utils they reach: pure Python, no root, a few minutes
 	@$(PY) tests/gates/units.py -n $(UNITS)
 
-lab-test: venv venv-newest ## The simulated driver, the stand-in vLLM and the playbooks on real hosts, the first case of each test (root)
+lab-test: venv venv-newest ## The simulated driver, the stand-in vLLM and the playbooks on real hosts, one case of each test (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-test"; exit 1; }
 	@$(PY) -m pytest tests/sim tests/e2e --short -q --durations=15 -n $(LABS) --dist loadfile
 

@@ -5,7 +5,8 @@
 
 Left to `make test-all`, which is what CI runs:
 
-- of a test with many cases on the lab's hosts all but the first, unless the test is marked `every_case`;
+- of a test with many cases on the lab's hosts all but one, unless the test is marked `every_case`. Which one is chosen by the test's name:
+  always the same, and over all tests some of each distribution;
 - what is marked `thorough`.
 
 Both marks say why. Without `--short` everything runs, so whoever names a file gets all of it. How many were left out is
@@ -14,8 +15,9 @@ said at the end of the run, and in the stage's line.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
-from typing import Any, List, Set, Tuple
+from typing import Any, Dict, List, Tuple
 
 import pytest
 
@@ -31,17 +33,26 @@ _LEFT = pytest.StashKey[int]()
 def split(items: Iterable[Any]) -> Tuple[List[Any], List[Any]]:
     """What a short run runs, and what it leaves out; in the order given.
 
-    An item has pytest's ``location`` (path, line, name with its case in brackets) and ``get_closest_marker``.
+    An item has pytest's ``nodeid`` (path::name[case]) and ``get_closest_marker``.
     """
+    items = list(items)
+    cases: Dict[str, List[Any]] = {}
+    for item in items:
+        cases.setdefault(_test(item), []).append(item)
     run: List[Any] = []
     left: List[Any] = []
-    seen: Set[Tuple[str, str]] = set()
     for item in items:
-        test = (item.nodeid.partition("::")[0], item.nodeid.partition("::")[2].partition("[")[0])
-        later_case = test in seen and test[0].startswith(ON_HOSTS) and item.get_closest_marker("every_case") is None
-        seen.add(test)
-        (left if later_case or item.get_closest_marker("thorough") else run).append(item)
+        test = _test(item)
+        chosen = cases[test][zlib.crc32(test.encode()) % len(cases[test])]
+        all_of_them = not test.startswith(ON_HOSTS) or item.get_closest_marker("every_case")
+        (run if (all_of_them or item is chosen) and not item.get_closest_marker("thorough") else left).append(item)
     return run, left
+
+
+def _test(item: Any) -> str:
+    """The test that this is a case of: a case's name may have anything in it, a path or a colon as well."""
+    path, _colons, name = str(item.nodeid).partition("::")
+    return "%s::%s" % (path, name.partition("[")[0])
 
 
 def reasons(items: Iterable[Any]) -> List[str]:
@@ -57,7 +68,7 @@ def reasons(items: Iterable[Any]) -> List[str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option."""
-    parser.addoption("--short", action="store_true", help="of the tests on hosts the first case of each, and nothing marked thorough")
+    parser.addoption("--short", action="store_true", help="of the tests on hosts one case of each, and nothing marked thorough")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -22,22 +22,34 @@ def item(nodeid: str, **marks: Tuple[Any, ...]) -> Any:
 
 
 FIRST, SECOND = item("tests/e2e/test_x.py::test_a[1]"), item("tests/e2e/test_x.py::test_a[2::3]")
+MANY = [item("tests/e2e/test_%s.py::test_a[%s]" % (name, base)) for name in "abcdefgh" for base in ("bookworm", "trixie")]
 
 
 @pytest.mark.parametrize(
-    ("items", "left"),
+    "items",
     [
-        ([FIRST, SECOND], [SECOND]),
-        ([item("tests/e2e/test_x.py::test_a"), item("tests/e2e/test_x.py::test_b")], []),
+        [item("tests/e2e/test_x.py::test_a"), item("tests/e2e/test_x.py::test_b")],
         # The same name in another file is another test.
-        ([FIRST, item("tests/e2e/test_y.py::test_a[2]")], []),
+        [FIRST, item("tests/e2e/test_y.py::test_a[2]")],
         # Nothing on hosts: a case takes no time.
-        ([item("tests/sim/test_x.py::test_a[1]"), item("tests/sim/test_x.py::test_a[2]")], []),
-        ([FIRST, item("tests/e2e/test_x.py::test_a[2]", every_case=("each is a promise",))], []),
+        [item("tests/sim/test_x.py::test_a[1]"), item("tests/sim/test_x.py::test_a[2]")],
+        [item("tests/e2e/test_x.py::test_a[%d]" % number, every_case=("each is a promise",)) for number in (1, 2)],
     ],
 )
-def test_of_a_test_on_hosts_the_first_case_is_run(items: List[Any], left: List[Any]) -> None:
-    assert short_run.split(items) == ([each for each in items if each not in left], left)
+def test_what_has_one_case_or_shall_have_all_is_run(items: List[Any]) -> None:
+    assert short_run.split(items) == (items, [])
+
+
+def test_of_a_test_on_hosts_one_case_is_run_and_always_the_same() -> None:
+    run, left = short_run.split([FIRST, SECOND])
+    assert len(run) == 1 and sorted(run + left, key=[FIRST, SECOND].index) == [FIRST, SECOND]
+    assert short_run.split([FIRST, SECOND]) == (run, left)
+
+
+def test_over_all_tests_each_distribution_has_some() -> None:
+    run, left = short_run.split(MANY)
+    assert len(run) == len(left) == 8
+    assert {each.nodeid.partition("[")[2] for each in run} == {"bookworm]", "trixie]"}
 
 
 def test_what_is_thorough_is_left_wherever_it_is() -> None:
