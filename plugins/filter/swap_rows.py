@@ -37,6 +37,7 @@ def _plan_row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dic
 
 def _steps(actions: List[Mapping[str, Any]]) -> str:
     words = {"stop": "stop %s", "start": "start %s", "disable": "disable %s", "enable": "enable %s", "end_process": "end pid %s",
+             "complete": "first bring to its end: %s",
              "follow": "follow what %s is doing", "prove_free": "prove GPU %s free", "drain": "drain %s", "create_user": "create user %s",
              "warm": "read %s into the page cache"}
     written = len([action for action in actions if action["action"] in ("write", "remove")])
@@ -131,9 +132,9 @@ def _failed(result: Mapping[str, Any], model: str, own: Optional[str], before: O
 def _succeeded(result: Mapping[str, Any], replaced: bool) -> Dict[str, Any]:
     """What a run that succeeded was, in a word."""
     actions = [(action.get("action"), action.get("target")) for action in result.get("actions") or []]
-    # A start that took no time is one of check mode.
+    # Of a start that is only planned nothing was measured.
     starts = any(action == "start" for action, _target in actions)
-    would = starts and not (result.get("timings") or {}).get("load")
+    would = starts and (result.get("timings") or {}).get("load") is None
     if replaced:
         return {"result": "would swap" if would else "swapped"}
     if ("stop", result.get("unit")) in actions:

@@ -177,6 +177,7 @@ options:
   drain_timeout:
     description:
       - Seconds to wait, before a serving server is stopped, until it has no running and no waiting request. V(0) does not wait.
+      - Several that are stopped for this one have this time together.
       - The service itself is declared with a drain of this length (vLLM's C(--shutdown-timeout)), unless O(args) has one. When it is
         stopped later, by whatever, it ends the requests that it has accepted and refuses new ones.
     type: int
@@ -314,7 +315,9 @@ unit:
   type: str
   sample: vllm-kimi-k2.5-int4.service
 actions:
-  description: What was done, or in check mode would be done, in order, with the reason for each. Empty where the checks refuse it.
+  description: >-
+    What was done, or in check mode would be done, in order, with the reason for each. Empty where the checks refuse it. An action
+    C(complete) at its head is another change that was abandoned, and is brought to its end before.
   returned: always
   type: list
   elements: dict
@@ -482,8 +485,9 @@ taken_out:
   sample: {"since": "2026-11-29T15:44:01Z", "model": "kimi-k2.5-int4", "before_host": "/srv/lb_out.yml", "after_host": "/srv/lb_in.yml"}
 timings:
   description: >-
-    Seconds by phase. C(downtime) is the time during which neither the old nor the new server answered, null while nothing is known to
-    serve, also after a first deployment that failed.
+    Seconds by phase, over all attempts of the host's job at this change. Null where nothing was measured: in check mode, and for phases to
+    which a failed run did not come. C(downtime) is the time during which neither the old nor the new server answered, null while nothing
+    is known to serve, also after a first deployment that failed.
   returned: always
   type: dict
   sample: {"preflight": 0.1, "warm": 6.5, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}

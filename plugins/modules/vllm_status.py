@@ -208,6 +208,25 @@ under_way:
   description: Who changes or measures servers on the host at this moment, null for nobody.
   returned: success
   type: dict
+  contains:
+    by:
+      description: Who has begun it.
+      type: str
+    purpose:
+      description: What it is.
+      type: str
+    since:
+      description: When it was begun, in seconds since the epoch.
+      type: float
+    story:
+      description: All of it as a sentence.
+      type: str
+    abandoned:
+      description: Whether nobody carries it out any more, as its job ended before it did.
+      type: bool
+    complete_with:
+      description: The command on the host that brings an abandoned change to its end. The next change of its services does so as well.
+      type: str
   sample: null
 taken_out:
   description: >-

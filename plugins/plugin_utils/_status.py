@@ -149,7 +149,7 @@ def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
     elif not driver.get("processes_reliable", True):
         found.append(("driver", "its list of processes failed validation: who is on the GPUs isn't known"))
     if result.get("under_way"):
-        found.append(("under way", str(result["under_way"].get("story"))))
+        found.append(_under_way(result["under_way"]))
     out = result.get("taken_out")
     if out and not any(service.get("drift") for service in result.get("services") or []):  # there it is told with each
         found.append(("taken out", "since %s, by a swap to %s" % (out.get("since") or "?", out.get("model") or "?")))
@@ -170,6 +170,13 @@ def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
         if other.get("orphan") or other.get("used_mib") != 0:  # None: it is not known how much
             found.append(_other(other))
     return found
+
+
+def _under_way(change: Mapping[str, Any]) -> "tuple[str, str]":
+    if not change.get("abandoned"):
+        return "under way", str(change.get("story"))
+    text = "nobody carries it out any more: `%s` there, as root, brings it to its end, and so does the next swap: %s"
+    return "abandoned", text % (change.get("complete_with"), change.get("story"))
 
 
 def _other(other: Mapping[str, Any]) -> "tuple[str, str]":

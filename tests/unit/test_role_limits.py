@@ -1,7 +1,7 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The role's own limit on its task is never shorter than what the module may take."""
+"""A task's own limit is never shorter than what the module may take: it is made of the module's numbers, in each place that has one."""
 
 from __future__ import annotations
 
@@ -11,30 +11,54 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_limits import longest_s
+
 ROOT = Path(__file__).resolve().parents[2]
-MODULES_DEFAULT_S = 1800
 
 
-@pytest.mark.parametrize(("ready_timeout", "least"), [
-    (None, 2 * MODULES_DEFAULT_S), ("{{ omit }}", 2 * MODULES_DEFAULT_S), (60, 2 * 60), ("7200", 2 * 7200),
-])
-def test_a_long_load_and_its_undoing_fit_into_the_tasks_time(tmp_path: Path, ready_timeout: object, least: int) -> None:
-    task = yaml.safe_load((ROOT / "roles" / "vllm_service" / "tasks" / "main.yml").read_text(encoding="utf-8"))[0]
-    variables = {"vllm_service_plan_only": False}
-    if ready_timeout is not None:
-        variables["vllm_service_ready_timeout"] = ready_timeout  # type: ignore[assignment]
-    play = [{
-        "hosts": "localhost", "gather_facts": False,
-        "tasks": [{"ansible.builtin.debug": {"msg": "limit=%s" % task["timeout"]}, "vars": variables}],
-    }]
+def limit_of(tmp_path: Path, timeout: str, variables: dict[str, Any]) -> int:
+    """What a task's ``timeout`` comes to."""
+    tasks = [{"ansible.builtin.debug": {"msg": "limit=%s" % timeout}, "vars": variables}]
     path = tmp_path / "play.yml"
-    path.write_text(json.dumps(play), encoding="utf-8")
+    path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
     command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "-c", "local", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "ANSIBLE_NOCOLOR": "1"})
     found = re.search(r"limit=(\d+)", done.stdout)
     assert found is not None, done.stdout + done.stderr
-    assert int(found.group(1)) > least
+    return int(found.group(1))
+
+
+def read(*path: str) -> Any:
+    return yaml.safe_load(ROOT.joinpath(*path).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("asked", "least"), [
+    ({}, longest_s()),
+    ({"ready_timeout": "{{ omit }}"}, longest_s()),
+    ({"ready_timeout": 60, "stop_timeout": 90}, longest_s(60, stop=90)),
+    ({"ready_timeout": "7200", "drain_timeout": 300, "reconnect_timeout": 30}, longest_s(7200, 300, reconnect=30)),
+])  # fmt: skip
+def test_the_role_vllm_service_waits_for_all_that_its_module_may_take(tmp_path: Path, asked: dict[str, Any], least: int) -> None:
+    task = read("roles", "vllm_service", "tasks", "main.yml")[0]
+    variables = {"vllm_service_plan_only": False, **task["vars"], **{"vllm_service_%s" % name: value for name, value in asked.items()}}
+    assert limit_of(tmp_path, task["timeout"], variables) == least
+
+
+@pytest.mark.parametrize(("asked", "least"), [
+    ({}, longest_s(reconnect=20)), ({"ready_timeout": 7200, "drain_timeout": 300, "stop_timeout": 400}, longest_s(7200, 300, 400, 20)),
+])  # fmt: skip
+def test_a_swap_waits_for_all_that_its_module_may_take(tmp_path: Path, asked: dict[str, Any], least: int) -> None:
+    task = read("roles", "vllm_swap", "tasks", "main.yml")[0]
+    variables = {"vllm_swap_plan_only": False, "vllm_swap_deployment": {"name": "new", **asked}, "vllm_swap_reconnect_timeout": 20}
+    assert limit_of(tmp_path, task["timeout"], variables) == least
+
+
+def test_deploying_waits_for_all_that_its_module_may_take(tmp_path: Path) -> None:
+    text = ROOT.joinpath("playbooks", "deploy.yml").read_text(encoding="utf-8")
+    (timeout,) = re.findall(r'^ *timeout: "(.*deploy_parameters.*)"$', text, re.M)
+    assert limit_of(tmp_path, timeout, {"deploy_parameters": {"ready_timeout": 7200}}) == longest_s(7200)

@@ -15,7 +15,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
-from .._gpu.types import Gpu
 from .._process.procfs import read_process
 from .._reclaim.units import UnitRef, stop_units
 from .._service.change_log import ROLLING_BACK, STOPPING, ChangeLog
@@ -141,9 +140,10 @@ class Borrowing:
                 raise GpuFleetError("%s could not be stopped: %s." % (stopped.unit, why_unstopped(stopped, proc)))
 
     def _make_free(self, found: BorrowLook) -> None:
-        limits = limits_of(found.gpus, self._request.max_used_mib)
+        leaving = frozenset(lender.service.unit for lender in found.lenders)
+        limits = limits_of(found.gpus, self._request.max_used_mib, leaving)
         try:
-            freed = make_free(limits, self._ports, self._reader, whose="command", advice=_ADVICE)
+            freed = make_free(limits, self._ports, self._reader, whose="command", advice=_ADVICE, leaving=leaving)
         except GpuFleetError as exc:
             self._ended(exc.result.get("ended_processes") or ())
             raise
@@ -302,15 +302,16 @@ class Borrowing:
 
     def _bring_back(self) -> Undone:
         request = Request(name="borrow", stop_timeout=self._request.stop_timeout, ready_timeout=self._request.ready_timeout)
-        return Rollback(request, Scene(self._unit, tuple(self._chosen())), self._ports, self._reader, self._undo, self._log).run()
+        return Rollback(request, self._scene(), self._ports, self._reader, self._undo, self._log).run()
 
-    def _chosen(self) -> Sequence[Gpu]:
-        """The borrowed GPUs; [] where the driver does not say any more: what served has guards of its own."""
+    def _scene(self) -> Scene:
+        """The host as it is now; without GPUs where the driver does not say any more: what served has guards of its own."""
         try:
             snapshot = self._reader.snapshot()
-            return chosen(self._request.gpus, snapshot.gpus) if snapshot.available else []
+            meant = tuple(chosen(self._request.gpus, snapshot.gpus)) if snapshot.available else ()
         except (GpuFleetError, OSError, RuntimeError):
-            return []
+            return Scene(self._unit)
+        return Scene(self._unit, meant, host=snapshot.gpus if meant else ())
 
     def _not_free(self) -> Optional[str]:
         """What is wrong with the GPUs that no service takes over again, where nobody else would notice what the command has left."""
@@ -327,8 +328,9 @@ class Borrowing:
             mine = [gpu for gpu in chosen(self._request.gpus, snapshot.gpus)
                     if (gpu.uuid not in parts if gpu.memory_type == "mig" else gpu.index not in taken)]
             if mine:
-                limits = limits_of(mine, self._request.max_used_mib)
-                self._ended(make_free(limits, self._ports, self._reader, _FREE_S, "next user", _ADVICE).ended)
+                ours = frozenset([self._unit])
+                limits = limits_of(mine, self._request.max_used_mib, ours)
+                self._ended(make_free(limits, self._ports, self._reader, _FREE_S, "next user", _ADVICE, ours).ended)
         except (GpuFleetError, OSError, RuntimeError) as exc:
             if isinstance(exc, GpuFleetError):
                 self._ended(exc.result.get("ended_processes") or ())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
 from .._gpu.reader import GpuReader
@@ -16,7 +16,7 @@ from .._gpu.types import Gpu, GpuProcess
 from .._process.procfs import has_account
 from .._service.identity import mig_uuids
 from .._service.look import definition_paths, server_of, stale_reason
-from .._service.memory import Limit, holders_text
+from .._service.memory import Limit, holders_text, stayers
 from .._service.plan import Step
 from .._service.ports import Ports
 from .._service.ready import Target, probe
@@ -142,9 +142,15 @@ def _refuse_beside_dependents(lenders: Sequence[Lender], ports: Ports) -> None:
             )
 
 
-def limits_of(gpus: Sequence[Gpu], max_used_mib: int) -> List[Limit]:
-    """What counts as free on each of these GPUs."""
-    return [Limit(gpu.index, max_used_mib, max_used_mib, gpu.uuid if gpu.memory_type == "mig" else None) for gpu in gpus]
+def limits_of(gpus: Sequence[Gpu], max_used_mib: int, leaving: AbstractSet[str]) -> List[Limit]:
+    """What counts as free on each of these GPUs; ``leaving`` are the units that are, or were, stopped."""
+    return [
+        Limit(
+            gpu.index, max_used_mib, max_used_mib, gpu.uuid if gpu.memory_type == "mig" else None,
+            bool(stayers(gpu, leaving)) or not gpu.processes_reliable,
+        )
+        for gpu in gpus
+    ]
 
 
 def _is_on(service: ManagedService, gpus: Sequence[Gpu], instances: Sequence[str]) -> bool:

@@ -46,20 +46,24 @@ def borrow(
     """
     refuse_without_systemd(ports)
     store = Store(ports.paths.change, ports.paths.run)
+    first: List[Dict[str, str]] = []  # what was abandoned, and is brought to its end before
     while True:
         found = store.load()
         if found is None:
             done = None if force else _unheard(request, store, wait, check_mode) or _standing(request, store, ports)
             if done is None:
-                done = _begin(params, request, ports, check_mode, wait, store)
+                done = _begin(params, request, ports, check_mode, wait, store, first)
             if done is not None:
                 return done
         elif found["digest"] == digest_of(request):
             done = the_same(found, partial(_followed, found, ports), ports, check_mode, wait, store)
             return _heard(done, store) if wait and not check_mode else done
-        elif check_mode or not underway.abandoned(found, ports):
+        elif not underway.abandoned(found, ports):
             raise underway.refusal(found, ports)
         else:
+            first.append(underway.first_step(found, ports))
+            if check_mode:
+                return _after_another(params, request, ports, store, first)
             clear(found, ports, store)
 
 
@@ -114,9 +118,10 @@ def _heard(result: Dict[str, Any], store: Store) -> Dict[str, Any]:
 
 
 def _begin(
-    params: Mapping[str, Any], request: BorrowRequest, ports: Ports, check_mode: bool, wait: bool, store: Store
+    params: Mapping[str, Any], request: BorrowRequest, ports: Ports, check_mode: bool, wait: bool, store: Store,
+    first: List[Dict[str, str]],
 ) -> Optional[Dict[str, Any]]:
-    """None when another change has begun meanwhile."""
+    """None when another change has begun meanwhile. ``first`` is what this run has done before."""
     clock = ports.clock
     begun = clock.monotonic()
     try:
@@ -132,13 +137,14 @@ def _begin(
     at_boot = ports.systemd.status(CHANGE_UNIT).enabled
     steps = plan(request, found)
     told = _told(request, found, _prepared_steps(runner, at_boot) + steps, runner, clock.monotonic() - begun)
+    told["actions"] = first + told["actions"]
     entries = [each for each in (*diff_of(runner), diff_of_plan(steps)) if each is not None]
     if check_mode:
         return dict(told, changed=True, diff=entries)
     record = Record(
         id=new_id(), digest=digest_of(request), params=without_secrets(params), purpose=_purpose(request, found), unit="", by=began_by(),
         at=clock.time() - (clock.monotonic() - begun), monotonic=begun, boot_id=current_boot(), kind=BORROW,
-        prepared={"told": dict(told, diff=entries), "touched": bool(runner)},
+        prepared={"told": dict(told, diff=entries), "touched": bool(runner or first)},
     )  # fmt: skip
     record.unit = record.prepared["told"]["unit"] = unit_of(record.id)
     secrets = secrets_in(params)
@@ -209,7 +215,21 @@ def _told(request: BorrowRequest, found: BorrowLook, steps: List[Step], runner: 
 def _followed(found: Mapping[str, Any], ports: Ports) -> Dict[str, Any]:
     """What there is to return while it is under way."""
     told = (found.get("more") or {}).get("told") or (found.get("prepared") or {}).get("told") or {}
-    reason = "this very borrowing is under way: %s" % underway.story(found, ports)
+    reason = underway.of_this_very("borrowing", found, ports)
     return dict(
         told, changed=True, actions=[{"action": "follow", "target": CHANGE_UNIT, "reason": reason}], job=job_entry(str(found["id"]), True)
     )
+
+
+def _after_another(
+    params: Mapping[str, Any], request: BorrowRequest, ports: Ports, store: Store, first: List[Dict[str, str]]
+) -> Dict[str, Any]:
+    """In check mode: an abandoned change comes first, and how it will leave the host is not known. The rest is planned from now."""
+    note = "What comes after the change that was abandoned is planned from the host as it is now, and looked at again then."
+    try:
+        planned = _begin(params, request, ports, True, True, store, first)
+    except GpuFleetError as exc:
+        # It may be due to what is half done, and the run itself looks again before it touches anything.
+        planned = {"changed": True, "actions": first, "command": request.shown, "put_back": None}
+        note += " As the host is now, it could not be done: %s" % exc.msg
+    return dict(planned or {}, warnings=[note, *((planned or {}).get("warnings") or [])])

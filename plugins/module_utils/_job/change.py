@@ -18,7 +18,7 @@ from .._service.interrupts import shielded
 from .._service.ports import Ports
 from .._service.prepare import prepare, prepared_steps
 from .._service.request import Request
-from .._service.run import Run, ServiceResult, purpose, refuse_without_systemd
+from .._service.run import Run, ServiceResult, purpose, refuse_without_systemd, timings_of
 from .._service.run import run as run_here
 from .._unit.change_unit import CHANGE_UNIT, RECORD
 from .._unit.slug import unit_name
@@ -44,17 +44,21 @@ def change(params: Mapping[str, Any], request: Request, ports: Ports, check_mode
     """
     refuse_without_systemd(ports)
     store = Store(ports.paths.change, ports.paths.run)
+    first: List[Dict[str, str]] = []  # what was abandoned, and is brought to its end before
     while True:
         found = store.load()
         if found is None:
-            done = _without_one_under_way(params, request, ports, check_mode, wait, store)
+            done = _without_one_under_way(params, request, ports, check_mode, wait, store, first)
             if done is not None:
                 return done
         elif found["digest"] == digest_of(request):
             return the_same(found, partial(_followed, found, request, ports), ports, check_mode, wait, store)
-        elif check_mode or not underway.abandoned(found, ports):
+        elif not underway.abandoned(found, ports):
             raise underway.refusal(found, ports)
         else:
+            first.append(underway.first_step(found, ports))
+            if check_mode:
+                return _after_another(params, request, ports, store, first)
             clear(found, ports, store)
 
 
@@ -62,29 +66,48 @@ def change(params: Mapping[str, Any], request: Request, ports: Ports, check_mode
 
 
 def _without_one_under_way(
-    params: Mapping[str, Any], request: Request, ports: Ports, check_mode: bool, wait: bool, store: Store
+    params: Mapping[str, Any], request: Request, ports: Ports, check_mode: bool, wait: bool, store: Store, first: List[Dict[str, str]]
 ) -> Optional[Dict[str, Any]]:
-    """None when one has begun meanwhile."""
+    """None when one has begun meanwhile. ``first`` is what this run has done before."""
     begun = ports.clock.monotonic()
     if not request.wants_running:
-        return _here(request, ports, check_mode, store)
+        return _behind(first, _here(request, ports, check_mode, store))
     with ExitStack() as stack:
         reader = stack.enter_context(ports.open_reader())
         one = Run(request, ports, reader, begun)
         one.examine(remember=not check_mode)
         if check_mode:
-            return _plain(one.planned())
+            return _behind(first, _plain(one.planned()))
         if one.idle:
-            return _plain(one.result(False))
+            return _behind(first, _plain(one.result(False)))
         if one.moves_servers:
-            record = _begin(params, request, one, begun, ports, store)
+            record = _begin(params, request, one, begun, ports, store, first)
             if record is None:
                 return None
             if not wait:
-                return dict(_plain(one.planned()), changed=True, ready=False, job=job_entry(record.id, False))
+                return _behind(first, dict(_plain(one.planned()), changed=True, ready=False, job=job_entry(record.id, False)))
     if one.moves_servers and record is not None:
         return dict(underway.wait_for_end(record.id, store, ports), job=job_entry(record.id, False))
-    return _here(request, ports, check_mode, store)
+    return _behind(first, _here(request, ports, check_mode, store))
+
+
+def _behind(first: List[Dict[str, str]], done: Dict[str, Any]) -> Dict[str, Any]:
+    """A result with what was done before it."""
+    return dict(done, actions=first + done["actions"], changed=True) if first else done
+
+
+def _after_another(
+    params: Mapping[str, Any], request: Request, ports: Ports, store: Store, first: List[Dict[str, str]]
+) -> Dict[str, Any]:
+    """In check mode: an abandoned change comes first, and how it will leave the host is not known. The rest is planned from now."""
+    note = "What comes after the change that was abandoned is planned from the host as it is now, and looked at again then."
+    try:
+        planned = _without_one_under_way(params, request, ports, True, True, store, first)
+    except GpuFleetError as exc:
+        # It may be due to what is half done, and the run itself looks again before it touches anything.
+        planned = _behind(first, _not_begun(request, ports))
+        note += " As the host is now, it could not be done: %s" % exc.msg
+    return dict(planned or _behind(first, _not_begun(request, ports)), warnings=[note, *((planned or {}).get("warnings") or [])])
 
 
 def _here(request: Request, ports: Ports, check_mode: bool, store: Store) -> Dict[str, Any]:
@@ -98,7 +121,7 @@ def _here(request: Request, ports: Ports, check_mode: bool, store: Store) -> Dic
 
 
 def _begin(
-    params: Mapping[str, Any], request: Request, one: Run, begun: float, ports: Ports, store: Store
+    params: Mapping[str, Any], request: Request, one: Run, begun: float, ports: Ports, store: Store, first: List[Dict[str, str]]
 ) -> Optional[Record]:
     """Write down what is to be done, and have systemd do it. None when another change has begun meanwhile.
 
@@ -110,7 +133,7 @@ def _begin(
         id=new_id(), digest=digest_of(request), params=dict(params), purpose=purpose(request), unit=one.seen.view.unit, by=began_by(),
         at=clock.time() - (clock.monotonic() - begun), monotonic=begun, boot_id=current_boot(),
         prepared={
-            "actions": [step.to_result() for step in prepared_steps(one.seen, one.plan)],
+            "actions": first + [step.to_result() for step in prepared_steps(one.seen, one.plan)],
             "files": [each.to_result() for each in runner],
             "diff": diff_of(runner),
             "warnings": list(one.outcome.warnings),
@@ -163,24 +186,26 @@ def the_same(
 def _followed(found: Mapping[str, Any], request: Request, ports: Ports) -> Dict[str, Any]:
     """What there is to return while it is under way."""
     told = found.get("told") or {}
-    reason = "this very change is under way: %s" % underway.story(found, ports)
-    return {
-        "changed": True,
-        "unit": unit_name(request.name),
-        "actions": [{"action": "follow", "target": CHANGE_UNIT, "reason": reason}],
-        "files": [],
-        "status": ports.systemd.status(unit_name(request.name)).to_result(),
-        "serving_before": told.get("serving_before", []),
-        "ready": False,
-        "served_models": [],
-        "replaced": [],
-        "rolled_back": False,
-        "timings": dict.fromkeys(("preflight", "warm", "drain", "stop", "settle", "load", "total", "downtime"), 0.0),
-        "gpus_before": told.get("gpus_before", []),
-        "gpus_after": [],
-        "job": job_entry(found["id"], True),
-        "warnings": [],
+    return dict(
+        _not_begun(request, ports),
+        changed=True,
+        actions=[{"action": "follow", "target": CHANGE_UNIT, "reason": underway.of_this_very("change", found, ports)}],
+        serving_before=told.get("serving_before", []),
+        gpus_before=told.get("gpus_before", []),
+        job=job_entry(found["id"], True),
+    )
+
+
+def _not_begun(request: Request, ports: Ports) -> Dict[str, Any]:
+    """A result of which nothing is known but the unit."""
+    unit = unit_name(request.name)
+    nothing: Dict[str, Any] = {
+        key: [] for key in ("actions", "files", "serving_before", "served_models", "replaced", "gpus_before", "gpus_after", "warnings")
     }
+    return dict(
+        nothing, changed=False, unit=unit, status=ports.systemd.status(unit).to_result(), ready=False, rolled_back=False,
+        timings=timings_of({}),
+    )  # fmt: skip
 
 
 def clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:

@@ -164,10 +164,13 @@ class Job:
         self, record: Record, request: Request, reader: GpuReader, log: JobLog, recovery: Recovery, stack: ExitStack
     ) -> Dict[str, Any]:
         again = record.attempts > 1
+        self._as_of_this_boot(record)
         if again and record.stage == COMMITTING:
             switch_boot(record.more["enable"], record.more["disable"], self._ports)
         request = self._still_asked(record, request)
-        one = Run(request, self._ports, reader, self._begun(record))
+        # An attempt after the first counts for itself: what was before is in the record, as far as it was written down.
+        one = Run(request, self._ports, reader, self._ports.clock.monotonic() if again else self._begun(record))
+        one.outcome.timings.update(record.timings)
         try:
             log.phase("preflight")
             self._examine(one, patient=record.boot_id != self._boot)
@@ -175,6 +178,9 @@ class Job:
             if record.undo.empty or record.stage == COMMITTING:
                 return recovery.told(dict(exc.result, msg=exc.msg, failed=True))
             return recovery.roll_back("%s, and then: %s" % (recovery.interrupted, exc.msg))
+        if again:
+            one.outcome.timings.update(record.timings_until(self._ports.clock.time()))
+        log.time(one.outcome.timings)
         for entry in record.more.get("replaced", []):
             one.outcome.replace(entry["unit"], entry["name"], entry["result"], entry["seconds"])
         for each in record.undo.stopped:
@@ -184,7 +190,7 @@ class Job:
         stack.callback(watch.close)
         log.watch(watch)
         if record.told is None:
-            record.told = one.result(False).to_result(diff=True)
+            record.told = one.result(False, planned=True).to_result(diff=True)
         try:
             done = one.carry_out(log, record.undo)
         except GpuFleetError as exc:
@@ -219,6 +225,13 @@ class Job:
         if record.boot_id == self._boot:
             return record.monotonic
         return self._ports.clock.monotonic() - max(0.0, self._ports.clock.time() - record.at)
+
+    def _as_of_this_boot(self, record: Record) -> None:
+        """Since when nothing serves, on this boot's clock. What the new server had already ended stays as it was measured."""
+        undo, clock = record.undo, self._ports.clock
+        if record.boot_id != self._boot and undo.down_at is not None:
+            since = clock.monotonic() - max(0.0, clock.time() - undo.down_at)
+            undo.down_since = None if record.stage == COMMITTING else since
 
     def _progress(self, record: Record) -> Progress:
         fixed = {

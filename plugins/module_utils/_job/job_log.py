@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from .._core.scrub import Scrub
 from .._service.change_log import COMMITTING, ROLLING_BACK, ChangeLog
@@ -38,6 +38,11 @@ class JobLog(ChangeLog):
         self._clock = ports.clock
         self._last = 0.0
         self._watch: Optional[Watch] = None
+        self._timings: Mapping[str, Optional[float]] = {}
+
+    def time(self, timings: Mapping[str, Optional[float]]) -> None:
+        """From now on what these say is kept with each intention: an attempt after this one tells it as well."""
+        self._timings = timings
 
     def watch(self, watch: Watch) -> None:
         """From now on looks at a server are told with what this sees."""
@@ -49,6 +54,8 @@ class JobLog(ChangeLog):
         self._record.stage = stage
         self._record.undo = undo
         self._record.more.update(more or {})
+        self._record.timings.update(self._timings)
+        self._record.stage_at = self._clock.time()
         self._store.save(self._record.to_json())
 
     def phase(self, name: str) -> None:

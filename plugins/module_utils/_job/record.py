@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 
 from .._borrow.request import BorrowRequest
 from .._core.files import FileChange, WantedFile
+from .._service.change_log import STARTING, STOPPING
 from .._service.outcome import Stopped, Undo
 from .._service.request import Request
 from .._unit.found import ManagedService
@@ -22,6 +23,8 @@ BEGUN = "begun"
 # What kind of change it is: of declared services, or that their GPUs are borrowed.
 SERVICE, BORROW = "service", "borrow"
 _FORMAT = 1
+# What is done from the moment on at which a stage is written down.
+_PHASE_OF = {STOPPING: "stop", STARTING: "load"}
 
 
 @dataclass
@@ -31,7 +34,7 @@ class Record:
     ``params`` are the module's parameters; ``prepared`` what the module did before it handed over (``actions``, ``files``,
     ``diff``, and of the checks ``warnings`` and ``preflight``); ``told`` the result as it stood before the first step; ``more``
     what the last stage noted. ``at`` is the time of its begin since the epoch and ``monotonic`` the same of the monotonic clock,
-    both in seconds.
+    both in seconds. ``timings`` are the seconds by phase as they stood when the stage began, which was at ``stage_at`` (since the epoch).
     """
 
     id: str
@@ -50,6 +53,19 @@ class Record:
     prepared: Dict[str, Any] = field(default_factory=dict)
     told: Optional[Dict[str, Any]] = None
     more: Dict[str, Any] = field(default_factory=dict)
+    timings: Dict[str, Optional[float]] = field(default_factory=dict)
+    stage_at: Optional[float] = None
+
+    def timings_until(self, now: float) -> Dict[str, Optional[float]]:
+        """The seconds by phase, with what has passed until ``now`` (since the epoch) of the one in which its job was last seen.
+
+        A job that died left no word of when: until somebody goes on, or sees what there is, that phase has lasted.
+        """
+        phase = _PHASE_OF.get(self.stage)
+        found = dict(self.timings)
+        if phase is not None and self.stage_at is not None:
+            found[phase] = round((found.get(phase) or 0.0) + max(0.0, now - self.stage_at), 3)
+        return found
 
     def to_json(self) -> Dict[str, Any]:
         """Plain data."""

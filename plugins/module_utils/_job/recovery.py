@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 from .._core.errors import GpuFleetError
 from .._core.files import read_bytes
 from .._gpu.reader import GpuReader
 from .._gpu.select import resolve
-from .._gpu.types import Gpu
 from .._service.brief import brief_gpus
 from .._service.change_log import COMMITTING, ROLLING_BACK
 from .._service.interrupts import Interrupted
@@ -82,8 +81,9 @@ class Recovery:
         failure: Dict[str, Any] = record.more.get("failure") or {"msg": "%s." % why.rstrip(".")}
         self._as_after_boot()
         self._log.phase("rollback")
+        timings = record.timings_until(self._ports.clock.time())
         unsaid = self._log.try_to_intend(ROLLING_BACK, undo, {"failure": failure})
-        undone = Rollback(self._request, Scene(record.unit, self._gpus()), self._ports, self._reader, undo, self._log).run()
+        undone = Rollback(self._request, self._scene(), self._ports, self._reader, undo, self._log).run()
         return self.told(dict(
             failure,
             failed=True,
@@ -94,7 +94,7 @@ class Recovery:
             ready=False,
             served_models=[],
             replaced=record.more.get("replaced", []),
-            timings={"downtime": self._downtime() if undone.serves else None},
+            timings=dict(timings, downtime=self._downtime() if undone.serves else None),
         ))
 
     def end(self, asked: Interrupted) -> Dict[str, Any]:
@@ -156,13 +156,18 @@ class Recovery:
         text = next((change.before for change in self._record.undo.changes if change.wanted.path == path), read_bytes(path))
         return None if text is None else parse_managed(text.decode("utf-8", "replace"), path)
 
-    def _gpus(self) -> Tuple[Gpu, ...]:
-        """Where the old services have to find room; () when the driver does not say: they have guards of their own."""
+    def _scene(self) -> Scene:
+        """The host as it is now; without GPUs when the driver does not say: the old services have guards of their own."""
+        unit = self._record.unit
         try:
             snapshot = self._reader.snapshot()
-            return tuple(resolve(self._request.gpus, snapshot.gpus)) if snapshot.available else ()
+            host = snapshot.gpus if snapshot.available else ()
         except (GpuFleetError, OSError, RuntimeError):
-            return ()
+            return Scene(unit)
+        try:
+            return Scene(unit, tuple(resolve(self._request.gpus, host)) if host else (), host=host)
+        except GpuFleetError:
+            return Scene(unit, host=host)  # those of the service that failed are gone; the old one's may be there
 
     def _status(self) -> Dict[str, Any]:
         try:

@@ -23,7 +23,7 @@ _NEVER_STARTED_S = 30.0
 
 
 def story(record: Mapping[str, Any], ports: Ports, progress: str = PATH) -> str:
-    """Who changes what, since when, and how far it is."""
+    """Who changes what, since when, and how far it is, or has come."""
     news = read(progress) or {}
     phase = news.get("phase") if news.get("id") == record["id"] else None
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["at"])))
@@ -33,12 +33,37 @@ def story(record: Mapping[str, Any], ports: Ports, progress: str = PATH) -> str:
 
 def refusal(record: Mapping[str, Any], ports: Ports, progress: str = PATH) -> GpuFleetError:
     """For whoever wants something else meanwhile."""
+    under_way = {"id": record["id"], "purpose": record["purpose"], "by": record["by"], "since": record["at"]}
+    if abandoned(record, ports):
+        return GpuFleetError(
+            "A change of this host's services was begun, and nobody carries it out any more: %s. Bring it to its end with `%s` on the "
+            "host, as root, then run again." % (story(record, ports, progress), ending(record, ports)),
+            under_way=under_way,
+        )
     return GpuFleetError(
         "Another change of this host's services is under way: %s. Wait until it has ended, then run again. `%s follow %s` on the host "
         "tells how far it is; `systemctl stop %s` undoes it."
         % (story(record, ports, progress), ports.paths.program, record["id"], CHANGE_UNIT),
-        under_way={"id": record["id"], "purpose": record["purpose"], "by": record["by"], "since": record["at"]},
+        under_way=under_way,
     )
+
+
+def ending(record: Mapping[str, Any], ports: Ports) -> str:
+    """The command that has systemd run its job again, however often that has failed."""
+    return "%s resume %s" % (ports.paths.program, record["id"])
+
+
+def first_step(record: Mapping[str, Any], ports: Ports) -> Dict[str, str]:
+    """What has to be done before anything else can be, as an entry of a result's ``actions``: an abandoned change is brought to its end."""
+    reason = "it was begun before, and nobody carries it out any more: %s" % story(record, ports)
+    return {"action": "complete", "target": str(record["purpose"]), "reason": reason}
+
+
+def of_this_very(what: str, record: Mapping[str, Any], ports: Ports) -> str:
+    """Why the same request finds nothing to begin: ``what`` it asks for goes on, or waits for somebody to go on with it."""
+    if abandoned(record, ports):
+        return "this very %s was begun, nobody carries it out any more, and it is brought to its end: %s" % (what, story(record, ports))
+    return "this very %s is under way: %s" % (what, story(record, ports))
 
 
 def abandoned(record: Mapping[str, Any], ports: Ports) -> bool:

@@ -88,18 +88,21 @@ def prove_free(
     clock: Clock,
     on_wait: Optional[Callable[[Proof], None]] = None,
     give_up: Optional[Callable[[Snapshot], Optional[str]]] = None,
+    least: int = 1,
 ) -> Proof:
     """Wait until every GPU of ``gpus`` (driver indices) holds at most ``limits[index]`` MiB and stays so for ``settle`` seconds.
 
-    Returns as soon as that holds, or with ``freed`` False after ``timeout`` seconds, when the driver is beyond reading, or when
-    ``give_up``, asked after each reading that shows no free memory, returns a reason. ``on_wait`` is told how it stands
-    after each reading that ends nothing. Raises only what the reader raises.
+    Returns as soon as that holds, and at least ``least`` readings in a row have shown it; or with ``freed`` False after ``timeout``
+    seconds, when the driver is beyond reading, or when ``give_up``, asked after each reading that shows no free memory, returns a
+    reason. A driver that is slow to answer gets its readings even if the time is over meanwhile, as long as each shows the memory
+    free. ``on_wait`` is told how it stands after each reading that ends nothing. Raises only what the reader raises.
     """
     deadline = Deadline(clock, timeout)
     selection = [str(index) for index in gpus]
     with_processes = False
     since: Optional[float] = None
     base: Dict[int, int] = {}
+    seen = 0
     while True:
         snapshot = reader.snapshot(selection, processes=with_processes)
         if not with_processes and any(gpu.memory_type == "unified" for gpu in snapshot.gpus):
@@ -110,25 +113,27 @@ def prove_free(
         if reason is None:
             values = {gpu.index: held_mib(gpu) or 0 for gpu in snapshot.gpus}
             if since is None or _moved(values, base):
-                since, base = now, values
-            if now - since >= settle:
+                since, base, seen = now, values, 0
+            seen += 1
+            if now - since >= settle and seen >= least:
                 return Proof(True, snapshot.gpus, now - since, deadline.elapsed, None)
             stable = now - since
             reason = "the memory is free but not yet stable for %g s" % settle
         else:
-            since, stable = None, 0.0
+            since, stable, seen = None, 0.0, 0
             final = None if give_up is None else give_up(snapshot)
             if not snapshot.available and snapshot.reason in _FINAL:
                 final = reason
             if final is not None:
                 return Proof(False, snapshot.gpus, 0.0, deadline.elapsed, final)
         so_far = Proof(False, snapshot.gpus, stable, deadline.elapsed, reason)
-        if deadline.expired:
+        lacking = 0 < seen < least
+        if deadline.expired and not lacking:
             return so_far
         if on_wait is not None:
             on_wait(so_far)
         pause = POLL_S if since is None else min(POLL_S, max(0.005, since + settle - clock.monotonic()))
-        clock.sleep(min(pause, deadline.remaining))
+        clock.sleep(pause if lacking else min(pause, deadline.remaining))
 
 
 def _moved(values: Mapping[int, int], base: Mapping[int, int]) -> bool:

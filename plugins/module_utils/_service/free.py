@@ -9,7 +9,7 @@ Only what nobody owns any more is ended here; whoever else holds memory is named
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, Optional, Sequence, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
@@ -22,16 +22,18 @@ from .._reclaim.plan import make_plan
 from .._reclaim.ports import Ports as ReclaimPorts
 from .._reclaim.proof import prove_free
 from .._reclaim.request import ReclaimRequest
+from .._unit.change_limits import FREE_S
 from .memory import Limit, holders_text
 from .ports import Ports
 from .request import FREE_MAX_USED_MIB
+from .standstill import Standstill
 
-# What has come back whole cannot come back further: there it is enough to see it still for ten readings. Where somebody stays on a GPU,
-# or not all came back, it may go on moving.
+# Where nobody is left on any of the GPUs, and each is down to what counts as free, nothing is there that could take more: half a second
+# is enough. Where somebody stays on one of them, or not all came back, it may go on moving.
 _ALONE_SETTLE_S = 0.5
 _SETTLE_S = 1.0
-# The driver gives memory back seconds after the last process is gone, and not on all GPUs at once.
-_FREE_TIMEOUT_S = 120.0
+# Of a driver that is slow to answer the time alone would be two readings.
+_LEAST_READINGS = 5
 # Workers that lose their server while we wait become orphans only then: they are looked for again this often.
 _ROUND_S = 10.0
 _PAUSE_S = 0.2
@@ -51,12 +53,14 @@ def make_free(
     limits: Sequence[Limit],
     ports: Ports,
     reader: GpuReader,
-    timeout: float = _FREE_TIMEOUT_S,
+    timeout: float = FREE_S,
     whose: str = "service",
     advice: str = _ADVICE,
+    leaving: AbstractSet[str] = frozenset(),
 ) -> Freed:
     """End orphans on these GPUs and wait, ``timeout`` seconds at most, until the driver confirms that their memory is back and stable.
 
+    The wait ends before that when what is missing is held by processes that stay; those of the units ``leaving`` never count as such.
     Raises GpuFleetError, naming every holder, when not even what the service needs came free; the message ends with ``advice``.
     """
     selection = [limit.mig or str(limit.gpu) for limit in limits]
@@ -67,17 +71,21 @@ def make_free(
     free = {number: limit.free_mib for number, limit in zip(numbers, limits)}
     fits = {number: limit.fits_mib for number, limit in zip(numbers, limits)}
     done = Done()
+    standstill = Standstill(reader, limits, leaving, ports)
     deadline = Deadline(ports.clock, timeout)
     while True:
         _end_orphans(selection, ports, reader, done)
         ended = tuple(each.to_result() for each in done.signalled.values())
         within = min(_ROUND_S, max(_SETTLE_S * 2, deadline.remaining))
-        if prove_free(measured, numbers, free, _settle(limits), within, ports.clock).freed:
+        proof = prove_free(
+            measured, numbers, free, _settle(limits), within, ports.clock, give_up=standstill.give_up, least=_LEAST_READINGS
+        )
+        if proof.freed:
             return Freed(ended=ended)
-        if deadline.expired:
+        if deadline.expired or standstill.found is not None:
             break
         ports.clock.sleep(_PAUSE_S)  # a driver that is beyond reading answers at once
-    enough = prove_free(measured, numbers, fits, _SETTLE_S, _SETTLE_S * 3, ports.clock).freed
+    enough = prove_free(measured, numbers, fits, _SETTLE_S, _SETTLE_S * 3, ports.clock, least=_LEAST_READINGS).freed
     now = measured.snapshot(selection, processes=True)
     if enough:
         text = "There is room for the service, but not all memory came back: %s." % holders_text(now.gpus, free)
@@ -86,6 +94,12 @@ def make_free(
         text = "the driver cannot be read (%s: %s)" % (now.reason, now.reason_detail or "no further detail")
     else:
         text = holders_text(now.gpus, fits)
+    if standstill.found is not None:
+        raise GpuFleetError(
+            "The memory that the %s needs does not come free, since %s, and waiting longer would not change that: %s. %s"
+            % (whose, standstill.found, text, advice),
+            ended_processes=list(ended),
+        )
     raise GpuFleetError(
         "The memory that the %s needs was not seen to come free within %d s: %s. %s" % (whose, timeout, text, advice),
         ended_processes=list(ended),
@@ -93,8 +107,9 @@ def make_free(
 
 
 def _settle(limits: Sequence[Limit]) -> float:
-    """The seconds for which all the memory has to be seen still."""
-    return _ALONE_SETTLE_S if all(limit.free_mib <= FREE_MAX_USED_MIB for limit in limits) else _SETTLE_S
+    """The seconds for which all the memory has to be seen still: less only where nobody stays, by who is there and not by how much."""
+    alone = all(not limit.staying and limit.free_mib <= FREE_MAX_USED_MIB for limit in limits)
+    return _ALONE_SETTLE_S if alone else _SETTLE_S
 
 
 class _Instances(GpuReader):

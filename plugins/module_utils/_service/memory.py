@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import FrozenSet, Iterable, List, Mapping, Optional
+from typing import AbstractSet, FrozenSet, Iterable, List, Mapping, Optional
 
 from .._gpu.types import Gpu, GpuProcess, Snapshot
 from .request import FREE_MAX_USED_MIB
@@ -38,13 +38,15 @@ class Need:
 class Limit:
     """How much may still be used on one GPU. ``free_mib`` counts as free, ``fits_mib`` still leaves the service room.
 
-    ``mig`` is the UUID of the MIG instance that is meant, None for a whole GPU.
+    ``mig`` is the UUID of the MIG instance that is meant, None for a whole GPU. ``staying`` is whether anybody is on it who does not
+    leave, whatever he holds of it, or nobody can say: his memory may move at any time.
     """
 
     gpu: int
     free_mib: int
     fits_mib: int
     mig: Optional[str] = None
+    staying: bool = True
 
 
 def free_limits(
@@ -53,14 +55,20 @@ def free_limits(
     """What counts as free on each GPU: an idle one, plus what those hold who stay and may stay."""
     limits = []
     for gpu in gpus:
-        staying = [p for p in gpu.processes if p.unit not in leaving_units and p.pid not in leaving_pids and p.state != "gone"]
+        staying = stayers(gpu, leaving_units, leaving_pids)
+        anybody = bool(staying) or not gpu.processes_reliable
         fits = need.max_used_mib(gpu)
         if gpu.memory_type == "mig":  # the processes are the whole card's, and those of other instances stay where they are
-            limits.append(Limit(gpu.index, min(fits, FREE_MAX_USED_MIB), fits, gpu.uuid))
+            limits.append(Limit(gpu.index, min(fits, FREE_MAX_USED_MIB), fits, gpu.uuid, anybody))
             continue
         held = sum(process.used_mib or 0 for process in staying)
-        limits.append(Limit(gpu.index, min(fits, FREE_MAX_USED_MIB + held), fits))
+        limits.append(Limit(gpu.index, min(fits, FREE_MAX_USED_MIB + held), fits, None, anybody))
     return limits
+
+
+def stayers(gpu: Gpu, leaving_units: AbstractSet[str], leaving_pids: AbstractSet[int] = frozenset()) -> List[GpuProcess]:
+    """Who is on this GPU and does not leave. Of a MIG instance also who is on the card, where the driver does not say on which part."""
+    return [each for each in gpu.processes if each.unit not in leaving_units and each.pid not in leaving_pids and each.state != "gone"]
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ end is what is seen to serve.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._core.files import restore
 from .._gpu.reader import GpuReader
+from .._gpu.select import resolve
 from .._gpu.types import Gpu
 from .._reclaim.ladder import stop_unit
+from .._unit.change_limits import FREE_AGAIN_S, LOAD_AGAIN_S
 from .._unit.found import ManagedService
 from .change_log import ChangeLog
 from .free import make_free
@@ -32,10 +34,6 @@ from .request import Request
 # A unit of which only systemd knows whether it works has to stay up this long.
 _STEADY_S = 5.0
 _LOOK_S = 0.5
-# The patience that was asked for is the new server's: the old one may take far longer to load, and has served. A crash is seen at once.
-_LOAD_S = 1800.0
-# The old service was there before: waiting for its memory longer than this only keeps it down.
-_FREE_S = 30.0
 
 
 @dataclass
@@ -80,11 +78,29 @@ class Undone:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a roll-back has to know of the host. Without ``gpus`` their memory is not looked at: the old units have guards."""
+    """What a roll-back has to know of the host: ``gpus`` are those of the service that failed, ``host`` all that there are.
+
+    Without them their memory is not looked at: the old units have guards.
+    """
 
     unit: str
     gpus: Tuple[Gpu, ...] = ()
     rivals: Tuple[Rival, ...] = ()
+    host: Tuple[Gpu, ...] = ()
+
+    def gpus_of(self, services: Sequence[ManagedService]) -> List[Gpu]:
+        """Where these services have to find room. Of one that does not say which GPUs it takes, where the failed one would have run."""
+        found: Dict[Tuple[int, Optional[str]], Gpu] = {}
+        for service in services:
+            for gpu in self._own(service) or self.gpus:
+                found[(gpu.index, gpu.uuid)] = gpu
+        return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or ""))]
+
+    def _own(self, service: ManagedService) -> List[Gpu]:
+        try:
+            return resolve(service.gpu_uuids or service.gpus, self.host) if service.gpu_uuids or service.gpus else []
+        except GpuFleetError:
+            return []  # its GPUs are not what they were when it was declared
 
 
 class Rollback:
@@ -176,14 +192,17 @@ class Rollback:
             raise GpuFleetError(why_unstopped(stopped, self._ports.paths.proc))
 
     def _free(self) -> None:
-        if self._reader is None or not self._scene.gpus:
+        if self._reader is None:
             return
-        down = [unit for unit in self._old_units() if not self._ports.systemd.status(unit).running]
-        if not down:
-            return  # a reboot has brought them back, and the memory that is in use is theirs
-        limits = free_limits(self._scene.gpus, Need(0.0), frozenset([self._scene.unit] + down), frozenset())
+        services = [stopped.service for stopped in self._undo.stopped]
+        down = [service for service in services if not self._ports.systemd.status(service.unit).running]
+        gpus = self._scene.gpus_of(down)
+        if not gpus:
+            return  # nothing is known of them, or a reboot has brought all back, and the memory that is in use is theirs
+        leaving = frozenset([self._scene.unit] + [service.unit for service in down])
+        limits = free_limits(gpus, Need(0.0), leaving, frozenset())
         try:
-            freed = make_free(limits, self._ports, self._reader, _FREE_S)
+            freed = make_free(limits, self._ports, self._reader, FREE_AGAIN_S, leaving=leaving)
         except GpuFleetError as exc:
             self._undone.ended.extend(exc.result.get("ended_processes") or ())
             raise
@@ -195,7 +214,7 @@ class Rollback:
 
     def _bring_back(self) -> None:
         """Start all of them, then wait for each: none has to wait for another one's load."""
-        deadline = Deadline(self._ports.clock, max(self._request.ready_timeout, _LOAD_S))
+        deadline = Deadline(self._ports.clock, max(self._request.ready_timeout, LOAD_AGAIN_S))
         started = [stopped for stopped in self._undo.stopped if self._start(stopped)]
         for stopped in started:
             self._await(stopped, deadline)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
 from .._core.files import FileChange, diff_of
@@ -42,6 +42,7 @@ class ServiceResult:
     gpus_before: List[Dict[str, Any]]
     gpus_after: List[Dict[str, Any]]
     wants_running: bool
+    planned: bool = False
 
     @property
     def warnings(self) -> Tuple[str, ...]:
@@ -52,6 +53,7 @@ class ServiceResult:
         """The same beside a failure's message: of the GPUs only what tells who has their memory."""
         result = self.to_result(diff)
         result.update({name: brief_gpus(result[name]) for name in ("gpus_before", "gpus_after") if name in result})
+        result["timings"] = timings_of(self.outcome.timings, None, 0.0)  # how far it came is seen by what was measured
         return result
 
     def to_result(self, diff: bool = False) -> Dict[str, Any]:
@@ -68,7 +70,7 @@ class ServiceResult:
             "served_models": list(ready.served_models) if ready is not None else [],
             "replaced": self.outcome.replaced,
             "rolled_back": self.outcome.rolled_back,
-            "timings": dict(_NO_TIME, **self.outcome.timings),
+            "timings": timings_of(self.outcome.timings, None, None) if self.planned else timings_of(self.outcome.timings, 0.0, 0.0),
         }
         if self.outcome.ended_processes:
             result["ended_processes"] = self.outcome.ended_processes
@@ -96,7 +98,17 @@ def serving(seen: Look) -> List[str]:
     return running + [rival.service.name for rival in seen.view.rivals if rival.status.running]
 
 
-_NO_TIME = dict.fromkeys(("preflight", "warm", "drain", "stop", "settle", "load", "total", "downtime"), 0.0)
+_PHASES = ("preflight", "warm", "drain", "stop", "settle", "load", "total")
+
+
+def timings_of(
+    measured: Mapping[str, Optional[float]], phases: Optional[float] = None, downtime: Optional[float] = None
+) -> Dict[str, Optional[float]]:
+    """The result's ``timings``: what was measured, and for the rest what is given.
+
+    That is 0.0 only where it is known: of a run that came to its end, for the phases that it had no need of. Null is no figure.
+    """
+    return {**dict.fromkeys(_PHASES, phases), "downtime": downtime, **measured}
 
 
 def run(request: Request, ports: Ports, check_mode: bool, gate: Optional[Callable[[], None]] = None) -> ServiceResult:
@@ -165,7 +177,8 @@ class Run:
             # What serves as declared is its own proof: there is nothing to refuse, but something to hear.
             refuses = request.preflight == "enforce" and self.plan.has("start")
             outcome.warnings.extend(line_of(check) for check in self._report.notable if check.status == "warn" or not refuses)
-        outcome.timings["preflight"] = round(ports.clock.monotonic() - self._begun, 3)
+        # What an earlier attempt at the same change has measured stays: the time since then was no preflight's.
+        outcome.timings.setdefault("preflight", round(ports.clock.monotonic() - self._begun, 3))
         if self._report is not None and self._report.failed and refuses:
             # Nothing was done, and a plan that is not carried out would bury why beneath its own length.
             self._refuse(self._report.failed)
@@ -210,7 +223,7 @@ class Run:
     def planned(self) -> ServiceResult:
         """What would be done."""
         self.outcome.replaced = _would_replace(self.seen, self.plan)
-        return self.result(self.plan.changed, now=False)
+        return self.result(self.plan.changed, now=False, planned=True)
 
     def carry_out(self, log: Optional[ChangeLog] = None, undo: Optional[Undo] = None) -> ServiceResult:
         """Do it. Raises GpuFleetError with everything that was done attached."""
@@ -224,14 +237,19 @@ class Run:
             raise GpuFleetError(exc.msg, **told) from exc
         return self.result(self.outcome.touched)
 
-    def result(self, changed: bool, now: bool = True) -> ServiceResult:
-        """What there is to return at this moment; with ``now`` the GPUs are read again if something has changed."""
+    def result(self, changed: bool, now: bool = True, planned: bool = False) -> ServiceResult:
+        """What there is to return at this moment; with ``now`` the GPUs are read again if something has changed.
+
+        ``planned`` says that nothing of the plan was carried out so far.
+        """
         ports, seen, outcome = self._ports, self.seen, self.outcome
         outcome.timings["total"] = round(ports.clock.monotonic() - self._begun, 3)
         before = [gpu.to_dict() for gpu in seen.gpus]
         after = _gpus_now(self._reader, seen, outcome) if self._reader is not None and changed and now else before
         status = _status_now(ports, seen, outcome)
-        return ServiceResult(changed, seen, self.plan, outcome, self._report, status, before, after, self._request.wants_running)
+        return ServiceResult(
+            changed, seen, self.plan, outcome, self._report, status, before, after, self._request.wants_running, planned
+        )
 
 
 def _would_replace(seen: Look, plan: Plan) -> List[Dict[str, Any]]:

@@ -14,6 +14,7 @@ import os
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
+from .._core.clock import Deadline
 from .._core.errors import GpuFleetError
 from .._core.files import FileChange, apply_change, sync_directory
 from .._gpu.reader import GpuReader
@@ -126,8 +127,9 @@ class Transaction:
     def _retire_what_is_replaced(self) -> None:
         """The new server serves: what it replaces goes, and nothing that fails here is undone."""
         rivals = {rival.service.unit: rival for rival in self._look.view.rivals if rival.running}
+        drained = Deadline(self._ports.clock, self._request.drain_timeout)  # for all of them together
         for unit in self._plan.targets("drain"):
-            self._timed("drain", self._drain, rivals[unit].service)
+            self._timed("drain", self._drain, rivals[unit].service, drained)
         self.outcome.touched = True
         for stopped in self._timed("stop", self._stop, self._plan.targets("stop")):
             self.outcome.replace(stopped.unit, rivals[stopped.unit].service.name, stopped.result, stopped.seconds)
@@ -136,11 +138,12 @@ class Transaction:
         view, plan = self._look.view, self._plan
         rivals = {rival.service.unit: rival for rival in view.rivals}
         drained, units = set(plan.targets("drain")), plan.targets("stop")
+        deadline = Deadline(self._ports.clock, self._request.drain_timeout)  # for all of them together
         for unit in units:
             rival = rivals.get(unit)
             service = rival.service if rival is not None else self._look.own
             if unit in drained and service is not None:
-                self._timed("drain", self._drain, service)
+                self._timed("drain", self._drain, service, deadline)
         # Remembered before they are stopped: if a stop fails half-way, the roll-back has to know of it.
         for unit in units:
             rival = rivals.get(unit)
@@ -167,8 +170,8 @@ class Transaction:
             if view.status.failed or view.changes:
                 self._ports.systemd.reset_failed(view.unit)
 
-    def _drain(self, service: ManagedService) -> None:
-        left = drain(server_of(service, self._ports), self._ports.clock, self._request.drain_timeout)
+    def _drain(self, service: ManagedService, deadline: Deadline) -> None:
+        left = drain(server_of(service, self._ports), self._ports.clock, deadline.remaining)
         own = own_drain(os.path.join(self._ports.paths.config, service.slug + ".yaml"))
         if left != 0:
             self.outcome.warnings.append(
@@ -219,7 +222,7 @@ class Transaction:
         leaving = frozenset(self._plan.targets("stop")) | {self._look.view.unit}
         pids = frozenset(int(pid) for pid in self._plan.targets("end_process"))
         limits = free_limits(self._look.gpus, self._look.need, leaving, pids)
-        freed = make_free(limits, self._ports, self._reader)
+        freed = make_free(limits, self._ports, self._reader, leaving=leaving)
         self.outcome.warnings.extend(freed.warnings)
         self.outcome.ended_processes.extend(freed.ended)
 
@@ -245,6 +248,8 @@ class Transaction:
         if seen is None or seen.stage == "loading" or (not seen.ready and self._plan.has("stop")):
             self._timed("load", self._await, self._look.view.status.n_restarts)
             self._up_again()
+        elif seen.ready and "downtime" not in self.outcome.timings:
+            self._up_again()  # an earlier attempt has started it, and did not live to see it serve
 
     def _hand_over(self) -> None:
         """Boot-time starts. A fault here undoes nothing: the new server serves, and two loads are no price for a link."""
@@ -269,7 +274,7 @@ class Transaction:
         except GpuFleetError as exc:
             raise GpuFleetError(
                 "%s serves, but what it replaces is not all gone, or what starts at boot not set: %s Run again."
-                % (self._look.view.unit, exc.msg),
+                % (self._look.view.unit, _sentence(exc.msg)),
                 **exc.result,
             ) from exc
 
@@ -298,7 +303,8 @@ class Transaction:
         if not self._request.rollback:
             return GpuFleetError(msg + "\nNothing was put back, as rollback is off.", **result)
         view = self._look.view
-        scene = Scene(view.unit, self._look.gpus, view.rivals)
+        seen = self._look.snapshot
+        scene = Scene(view.unit, self._look.gpus, view.rivals, seen.gpus if seen is not None else ())
         rollback = Rollback(self._request, scene, self._ports, self._reader, self._undo, self._log)
         if not rollback.needed:
             return GpuFleetError(msg, **result)

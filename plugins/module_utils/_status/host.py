@@ -173,12 +173,17 @@ def _under_way(ports: Ports) -> Optional[Dict[str, Any]]:
     """Who changes, measures or clears up on this host at this moment."""
     record = Store(ports.paths.change, ports.paths.run).load()
     if record is not None:
-        return {"by": record["by"], "purpose": record["purpose"], "since": record["at"], "story": underway.story(record, ports)}
+        found = {"by": record["by"], "purpose": record["purpose"], "since": record["at"], "story": underway.story(record, ports)}
+        left = underway.abandoned(record, ports)
+        return dict(found, abandoned=left, complete_with=underway.ending(record, ports) if left else None)
     holder = holder_of(ports.paths.run, ports.paths.proc)
     if holder is None:
         return None
     purpose, since = str(holder.get("purpose", "unknown")), holder.get("since")
-    return {"by": "pid %s" % holder.get("pid"), "purpose": purpose, "since": since, "story": "%s (pid %s)" % (purpose, holder.get("pid"))}
+    story = "%s (pid %s)" % (purpose, holder.get("pid"))
+    return {
+        "by": "pid %s" % holder.get("pid"), "purpose": purpose, "since": since, "story": story, "abandoned": False, "complete_with": None,
+    }  # fmt: skip
 
 
 class Fixed(GpuReader):

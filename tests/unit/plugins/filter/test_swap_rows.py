@@ -22,7 +22,7 @@ SWAPPED: dict[str, Any] = {
                 {"action": "start", "target": NEW, "reason": ""}],
     "timings": {"total": 9.5, "downtime": 8.25, "load": 7.0},
 }
-CHECKED: dict[str, Any] = {"served_models": [], "ready": False, "timings": {"total": 0.3, "load": 0.0, "downtime": 0.0}}
+CHECKED: dict[str, Any] = {"served_models": [], "ready": False, "timings": {"total": 0.3, "load": None, "downtime": None}}
 UNCHANGED: dict[str, Any] = {
     "changed": False, "ready": True, "unit": NEW, "served_models": ["new"], "replaced": [], "actions": [], "timings": {"total": 0.3},
     "serving_before": ["new"],

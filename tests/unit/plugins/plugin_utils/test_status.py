@@ -83,6 +83,7 @@ def test_what_there_is_no_room_for_is_told_beneath() -> None:
         "gpu01": host(service(drift=drift, detail="late"), others=[other, {**other, "used_mib": 0}, {**other, "orphan": True}]),
         "gpu02": host(driver=driver, under_way={"story": "vllm_service started kimi"}),
         "gpu03": {"failed": True, "msg": "No systemd.\nmore"},
+        "gpu04": host(under_way={"story": "vllm_service started kimi", "abandoned": True, "complete_with": "change.pyz resume 7"}),
     })  # fmt: skip
     assert [(each["host"], each["about"], each["detail"]) for each in found] == [
         ("gpu01", "kimi", "late"),
@@ -92,6 +93,8 @@ def test_what_there_is_no_room_for_is_told_beneath() -> None:
         ("gpu02", "driver", "driver_hung: a call did not return"),
         ("gpu02", "under way", "vllm_service started kimi"),
         ("gpu03", "host", "No systemd."),
+        ("gpu04", "abandoned", "nobody carries it out any more: `change.pyz resume 7` there, as root, brings it to its end, and so does "
+                               "the next swap: vllm_service started kimi"),
     ]
 
 

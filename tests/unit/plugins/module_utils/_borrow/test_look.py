@@ -95,7 +95,7 @@ def test_a_divided_gpu_means_its_instances(
     told = found.environment()
     assert (told["CUDA_VISIBLE_DEVICES"], told["GPUFLEET_GPU_UUIDS"], told["GPUFLEET_GPU_INDICES"]) == (instances, instances, "0")
     assert told["GPUFLEET_GPU_COUNT"] == str(len(instances.split(","))) and bool(found.lenders) == lent
-    assert [limit.mig for limit in look_module.limits_of(found.gpus, 1024)] == instances.split(",")
+    assert [limit.mig for limit in look_module.limits_of(found.gpus, 1024, frozenset())] == instances.split(",")
 
 
 @pytest.mark.parametrize(("gpus", "said"), [([DIVIDED, gpu(1)], "one after the other"), ([EMPTY], "divided by MIG, and has no instance")])

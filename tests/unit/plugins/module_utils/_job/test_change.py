@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._job import change a
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import underway
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import Run
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._job.host import (
     NEW,
@@ -138,6 +139,67 @@ def test_a_change_whose_job_is_gone_is_undone_before_another_one_begins(host: Ma
     host.revive(True)
     done = host.module(stop_timeout=7)
     assert not done.get("failed") and done["ready"] and done["serving_before"] == ["old"]
+
+
+def abandoned(host: Managed) -> None:
+    """Another change has begun and was half carried out, and its job is gone."""
+    host.begin()
+    host.live(die_at=12)
+    assert host.store.exists()
+    host.revive(False)
+
+
+def test_a_plan_beside_an_abandoned_change_brings_that_to_its_end_first(host: Managed) -> None:
+    abandoned(host)
+    before = host.snapshot()
+    planned = host.module(check_mode=True, stop_timeout=7)
+    assert not planned.get("failed") and planned["changed"], planned
+    first = planned["actions"][0]
+    assert (first["action"], first["target"]) == ("complete", "vllm_service started new")
+    assert "nobody carries it out any more" in first["reason"] and "begun by anna" in first["reason"]
+    assert "looked at again" in planned["warnings"][0]
+    assert host.snapshot() == before and host.store.exists(), "check mode touches nothing"
+    done = host.module(stop_timeout=7)
+    assert not done.get("failed") and done["ready"] and done["changed"] and done["actions"][0]["action"] == "complete"
+    again = host.module(stop_timeout=7)
+    assert not again["changed"] and again["actions"] == []
+
+
+def test_what_stands_against_it_only_now_does_not_stand_against_the_plan(host: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    abandoned(host)
+
+    def refuse(*_given: Any, **_more: Any) -> None:
+        raise GpuFleetError("GPU 3 is held.")
+
+    monkeypatch.setattr(Run, "examine", refuse)
+    planned = host.module(check_mode=True, stop_timeout=7)
+    assert not planned.get("failed") and [each["action"] for each in planned["actions"]] == ["complete"]
+    assert "GPU 3 is held." in planned["warnings"][0] and planned["timings"]["load"] is None
+
+
+@pytest.mark.parametrize("asked", [{"state": "stopped"}, {"state": "present"}])
+def test_other_states_wait_for_an_abandoned_change_as_well(host: Managed, asked: dict[str, Any]) -> None:
+    abandoned(host)
+    assert host.module(check_mode=True, **asked)["actions"][0]["action"] == "complete"
+    done = host.module(**asked)
+    assert not done.get("failed") and done["changed"] and done["actions"][0]["action"] == "complete" and not host.store.exists()
+
+
+def test_the_same_again_says_that_nobody_carries_it_out(host: Managed) -> None:
+    abandoned(host)
+    planned = host.module(check_mode=True)
+    assert actions(planned) == [("follow", CHANGE_UNIT)] and "nobody carries it out any more" in planned["actions"][0]["reason"]
+    assert all(value is None for value in planned["timings"].values())
+
+
+def test_no_message_advises_to_stop_what_nobody_carries_out(host: Managed) -> None:
+    abandoned(host)
+    record = host.store.load()
+    assert record is not None
+    said = underway.refusal(record, host.ports()).msg
+    assert "systemctl stop" not in said and "Wait until" not in said
+    assert "`%s resume %s`" % (host.paths.program, record["id"]) in said
+    assert underway.resume(record["id"], host.store, host.ports()) and not host.store.exists(), "which does what is said"
 
 
 def test_who_holds_the_lock_is_named_and_nothing_is_begun(host: Managed) -> None:

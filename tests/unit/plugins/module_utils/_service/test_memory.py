@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess, MigDevice
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.memory import (
     Limit,
@@ -85,8 +87,30 @@ def test_an_instance_is_judged_by_its_own_memory() -> None:
     assert shortages([second], Need(0.9), frozenset({"vllm-neighbour.service"}), frozenset()) == []
     small, = shortages([first], Need(0.9, 8000), frozenset(), frozenset())
     assert small.certain, "no waiting makes an instance larger"
-    assert free_limits([first], Need(0.9), frozenset(), frozenset()) == [Limit(0, 1024, 4000, "MIG-0")]
+    assert free_limits([first], Need(0.9), frozenset(), frozenset()) == [Limit(0, 1024, 4000, "MIG-0", True)]
     assert "MIG-1 (38,000 MiB used)" in holders_text([second], {})
+
+
+@pytest.mark.parametrize(("there", "staying"), [
+    (gpu(0, 0), False),
+    (gpu(0, 500, [process(7, 500, "vllm-old.service")]), False),
+    (gpu(0, 500, [process(9, 500, "vllm-old.service"), process(7, 0, "somebody.service")]), True),
+    (gpu(0, 500, [process(7, None)]), True),
+    (gpu(0, 500, [process(7, 400)]), True),
+    (gpu(0, 500, [process(7, 400, state="gone")]), False),
+    (gpu(0, 500, [process(8, 400)]), False),
+    (gpu(0, 500, processes_reliable=False), True),
+])  # fmt: skip
+def test_somebody_stays_by_who_is_there_and_not_by_how_much(there: Gpu, staying: bool) -> None:
+    found, = free_limits([there], NEED, frozenset({"vllm-old.service"}), frozenset({8}))
+    assert found.staying is staying
+
+
+def test_others_on_a_divided_card_stay() -> None:
+    whole = card(0, 5000)
+    first = whole.of_mig(whole.mig_devices[0])
+    assert [each.staying for each in free_limits([first], Need(0.9), frozenset(), frozenset())] == [True]
+    assert [each.staying for each in free_limits([first], Need(0.9), frozenset({"vllm-neighbour.service"}), frozenset())] == [False]
 
 
 def test_the_same_instances_are_found_again() -> None:

@@ -70,6 +70,9 @@ class Swap:
         self.request = Request(name="new", model="/models/new", **options)
         self.more: list[tuple[str, int]] = []
         self.neighbours: dict[int, int] = {}
+        self.strangers: dict[int, GpuProcess] = {}
+        self.old_gpus: tuple[int, ...] = (0, 1, 2, 3)
+        self.host_gpus = 4
         self.own_running = own_running
         self.old_running = old_running
         self.tmp_path = tmp_path
@@ -83,10 +86,13 @@ class Swap:
 
     def gpus(self) -> list[Any]:
         """The GPUs as they are now."""
-        return [
-            gpu(index, self.used[index], [GpuProcess(9, "C", self.neighbours[index], name="x")] if index in self.neighbours else [])
-            for index in range(4)
-        ]
+        found = []
+        for index in range(self.host_gpus):
+            processes = [GpuProcess(9, "C", self.neighbours[index], name="x")] if index in self.neighbours else []
+            processes += [self.strangers[index]] if index in self.strangers else []
+            used = self.used.get(index, 0) + sum(each.used_mib or 0 for each in processes if index in self.strangers)
+            found.append(gpu(index, used, processes))
+        return found
 
     def read(self) -> list[Any]:
         """What the driver answers."""
@@ -96,7 +102,7 @@ class Swap:
         planned = changes([WantedFile(str(self.file), b"after", uid=0, gid=0)])
         names = ([("old", 8000)] if self.old_running else []) + self.more
         rivals = tuple(
-            Rival(managed(name, port=port), self.world.status("vllm-%s.service" % name), "it has GPU 0", self.silent)
+            Rival(managed(name, gpus=self.old_gpus, port=port), self.world.status("vllm-%s.service" % name), "it has GPU 0", self.silent)
             for name, port in names
         )
         for name, port in names:
@@ -105,12 +111,13 @@ class Swap:
             unit=NEW, status=self.world.status(NEW), changes=tuple(planned), definition_changed=bool(planned),
             unit_text_changed=bool(planned), rivals=rivals, gpus=(0, 1, 2, 3),
         )
-        gpus = tuple(self.gpus())
+        host = tuple(self.gpus())
+        gpus = host[:4]
         spec = ServiceSpec("new", "/models/new", "new", (0, 1, 2, 3))
         server: Any = self.world.server("0.0.0.0", 8000)
         look = Look(
             view=view, spec=spec, own=managed("new") if self.own_running else None, target=Target(NEW, "new", server),
-            account=Account("vllm", "vllm", 990, 990), snapshot=snapshot(gpus), gpus=gpus, need=Need(0.92), others=(),
+            account=Account("vllm", "vllm", 990, 990), snapshot=snapshot(host), gpus=gpus, need=Need(0.92), others=(),
             serves=ReadyState(False, "completion", "nothing within 5 s", silent=True) if self.silent else None,
         )
         self.reader: Any = FakeReader(self.read)
@@ -359,7 +366,7 @@ def test_a_fault_at_the_hand_over_leaves_the_new_server_alone(tmp_path: Path) ->
     swap.world.enable = refuse  # type: ignore[method-assign]
     with pytest.raises(GpuFleetError) as failure:
         swap.run()
-    assert "%s serves, but" % NEW in failure.value.msg
+    assert "%s serves, but" % NEW in failure.value.msg and "read-only file system. Run again." in failure.value.msg
     assert swap.world.status(NEW).running and not swap.outcome.rolled_back
 
 
@@ -368,6 +375,35 @@ def test_memory_of_somebody_who_stays_is_not_waited_for(tmp_path: Path) -> None:
     swap.neighbours = dict.fromkeys(range(4), 2000)
     swap.used = dict.fromkeys(range(4), 2000)
     assert seconds(swap.run(), "settle") < 5.0
+
+
+def test_the_roll_back_waits_for_no_gpu_that_the_old_service_does_not_use(tmp_path: Path) -> None:
+    """A stranger came up on a GPU that only the new one takes: the old one is back as soon as that is sure."""
+    swap = Swap(tmp_path)
+    swap.old_gpus = (0, 1)
+    stranger = GpuProcess(9, "C", 90000, name="train.py")
+
+    def stopped(_unit: str) -> None:
+        swap.strangers[3] = stranger
+
+    swap.world.on_stop = stopped
+    begun = swap.world.clock.now
+    with pytest.raises(GpuFleetError, match=r"pid 9 \(train.py\) lives on") as failure:
+        swap.run()
+    assert "serves old again" in failure.value.msg and swap.world.clock.now - begun < 12.0
+    assert not any("before the old service" in warning for warning in swap.outcome.warnings), swap.outcome.warnings
+
+
+def test_the_roll_back_proves_the_old_services_gpus_also_where_the_new_one_has_none(tmp_path: Path) -> None:
+    swap = Swap(tmp_path)
+    swap.host_gpus = 6
+    swap.old_gpus = (3, 5)
+    swap.used[5] = 90000
+    swap.world.behaviours[NEW] = Behaviour(dies=1.0, load=9.0)
+    begun = swap.world.clock.now
+    with pytest.raises(GpuFleetError):
+        swap.run()
+    assert swap.world.clock.now - begun > 30.0, "GPU 5 was not looked at"
 
 
 def test_while_nothing_serves_there_is_no_figure_for_the_downtime(tmp_path: Path) -> None:

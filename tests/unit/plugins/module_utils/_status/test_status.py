@@ -147,6 +147,14 @@ def test_a_host_that_was_taken_out_and_not_taken_back_has_drifted(looked: Looked
     assert status(looked)["taken_out"] is None
 
 
+def test_a_change_that_nobody_carries_out_is_told_apart(looked: Looked) -> None:
+    looked.begin()
+    assert status(looked)["under_way"]["abandoned"] is False and status(looked)["under_way"]["complete_with"] is None
+    looked.units.clock.now += 60.0
+    found = status(looked)["under_way"]
+    assert found["abandoned"] is True and "change.pyz resume id-" in found["complete_with"], found
+
+
 def test_another_vllm_and_another_revision(looked: Looked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one, "_asked", lambda server, status: {"version": "0.18.0", "requests_running": 0, "requests_waiting": 0})
     monkeypatch.setattr(one, "_installed", lambda service: "0.19.1")
