@@ -12,7 +12,11 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.strays import strays
-from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.values import sentence
+from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.values import boolean, sentence
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._entry_slips import entry_slips
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names
+
+_PLAN_ONLY = "vllm_swap_plan_only"
 
 
 class ActionModule(ActionBase):
@@ -55,8 +59,10 @@ def look_up(
     by_problem: Dict[str, List[str]] = {}
     warnings: Dict[str, None] = {}
     deployments: Dict[str, Dict[str, Any]] = {}
+    given = extra_names()
     for host in hosts:
         problems, parameters, told = _examine_host(model, host, hostvars)
+        problems += entry_slips(given, _as_written(host, hostvars))
         warnings.update(dict.fromkeys(map(sentence, told)))
         for problem in problems:
             by_problem.setdefault(problem, []).append(host)
@@ -73,10 +79,26 @@ def _examine_host(model: str, host: str, hostvars: Mapping[str, Any]) -> Tuple[L
         return ["is not in the inventory."], {}, []
     wrong, told = strays(variables)
     try:
+        wrong += _unclear(variables)
         problems, parameters = examine(variables.get("vllm_models"), model)
     except AnsibleError as exc:
         return [*wrong, "`vllm_models` cannot be read: %s" % exc.message], {}, told
     return [*wrong, *problems], parameters, told
+
+
+def _as_written(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The host's variables with their templates as such: Ansible's own mapping shows each with its value."""
+    raw = getattr(hostvars, "raw_get", None)
+    return (raw(host) if raw is not None else hostvars.get(host)) or {}
+
+
+def _unclear(variables: Mapping[str, Any]) -> List[str]:
+    """A typing error in whether only to plan would be taken for no, and the swap be carried out."""
+    try:
+        boolean(variables.get(_PLAN_ONLY, False))
+    except ValueError as exc:
+        return ["`%s` %s." % (_PLAN_ONLY, exc)]
+    return []
 
 
 def _without_secrets(parameters: Dict[str, Any]) -> Dict[str, Any]:

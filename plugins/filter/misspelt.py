@@ -10,14 +10,26 @@ from typing import Any, Callable, Dict, List
 from ansible.errors import AnsibleFilterError
 
 
-def misspelt(known: Any) -> List[str]:
+def misspelt(known: Any, roles: Any = (), elsewhere: Any = None) -> List[str]:
     """The slips on the command line, in sentences; empty when there are none."""
     if not isinstance(known, (list, tuple)):
         raise AnsibleFilterError("misspelt takes a list of the names that a playbook knows, not %s" % type(known).__name__)
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
     from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _names
 
-    return _names.slips(_names.extra_names(), [str(name) for name in known])
+    own, given = [str(name) for name in known], _names.extra_names()
+    if roles:
+        from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.schema import FIELDS
+
+        # vllm_catalogue judges these, which an inventory may have written its catalogue in terms of.
+        given = [name for name in given if name not in FIELDS]
+    moved = {str(name): str(place) for name, place in (elsewhere or {}).items() if name not in own}
+    try:
+        families = {"%s_" % role: _names.options_of_role(str(role)) for role in roles}
+    except OSError as exc:
+        raise AnsibleFilterError("misspelt takes the names of roles of this collection: %s" % exc) from exc
+    said = ["there is no variable %s here; %s" % (name, moved[name]) for name in given if name in moved]
+    return said + _names.slips_of_roles([name for name in given if name not in moved], own, families)
 
 
 class FilterModule:

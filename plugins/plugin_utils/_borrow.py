@@ -42,7 +42,9 @@ def faults(asked: Mapping[str, Any], names: Iterable[str], hosts: Optional[Mappi
     ``names`` are the variables that were set on the command line, ``hosts`` the variables of each host: what ``asked`` does not say
     is theirs to say.
     """
+    names = list(names)
     found = slips([name for name in names if name != _RESULT], OWN, PREFIX, OPTIONS)
+    found += ["there is no variable wait here: the playbook always waits for the end"] if "wait" in names else []
     said: Dict[str, List[str]] = {}
     for host, variables in (hosts or {"": {}}).items():
         for fault in _faults_of(_request_of(asked, variables)):
@@ -70,8 +72,13 @@ def _faults_of(given: Dict[str, Any]) -> List[str]:
     try:
         request = to_borrow(dict(given, gpus=words))
     except (GpuFleetError, TypeError, ValueError) as exc:
-        return [str(exc).rstrip(".")]
+        return [_as_variables(str(exc).rstrip("."))]
     return ["%r in gpus is no GPU: give an index, a UUID, a PCI id, or all" % word for word in request.gpus if malformed(word)]
+
+
+def _as_variables(text: str) -> str:
+    """The module's message with the names by which the playbook takes its options."""
+    return re.sub(r"`(%s)\b" % "|".join(OPTIONS), r"`%s\1" % PREFIX, text)
 
 
 def _whole(value: Any) -> bool:

@@ -72,10 +72,11 @@ def faults_of_variables(variables: Mapping[str, Any]) -> List[str]:
 def faults_of_names(names: Iterable[str]) -> List[str]:
     """What is wrong with the variables of the command line: slips, and what this playbook decides itself."""
     names = list(names)
-    decided = [PREFIX + name for name in _DECIDED if PREFIX + name in names]
-    return ["%s has no place here: %s" % (name, _DECIDED[name[len(PREFIX):]]) for name in decided] + slips(
-        [name for name in names if not name.startswith(PREFIX)], _OWN
-    )
+    decided = [name for option in _DECIDED for name in (PREFIX + option, option) if name in names and name not in _OWN]
+    options = [name for name in ARGUMENT_SPEC if name not in _INTERNAL and name not in _DECIDED]
+    # What begins with the prefix is looked at for each host, wherever it was set.
+    others = [name for name in names if not name.startswith(PREFIX) and name not in decided]
+    return ["%s has no place here: %s" % (name, _DECIDED[name.replace(PREFIX, "")]) for name in decided] + slips(others, _OWN, PREFIX, options)
 
 
 def fault_of_query(query: Any) -> List[str]:

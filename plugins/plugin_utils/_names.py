@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import difflib
-from typing import Iterable, List, Sequence
+from pathlib import Path
+from typing import Iterable, List, Mapping, Optional, Sequence
 
+import yaml
 from ansible import context
 from ansible.parsing.dataloader import DataLoader
 from ansible.utils.vars import load_extra_vars
 
 # So near to a name that it was hardly meant for another variable.
 _NEAR = 0.8
+_ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 
 def extra_names() -> List[str]:
@@ -24,19 +27,42 @@ def extra_names() -> List[str]:
 
 
 def slips(names: Iterable[str], own: Sequence[str], prefix: str = "", options: Sequence[str] = ()) -> List[str]:
-    """A sentence for each of ``names`` that is no variable of the playbook, but near to one of its ``own``, or begins with ``prefix``.
+    """A sentence for each of ``names`` that is a slip: nothing would read it, and what is asked for with it would not be done.
 
-    ``options`` are those that begin with the prefix, without it. Other names may be anybody's, such as a variable of the inventory.
+    A slip is no variable of the playbook, but near to one of its ``own``, or begins with ``prefix``, or is one of the ``options``
+    without the prefix that makes it a variable. ``options`` are without it. Other names may be anybody's, such as a variable that the
+    inventory makes use of.
     """
-    known = [*own, *(prefix + option for option in options)]
-    wrong = [name for name in names if name not in known and _ours(name, own, prefix)]
-    # What the playbook has a name of its own for may be called as the role calls it.
-    theirs = {prefix + name: name for name in own}
-    return [_did_you_mean(name, theirs[name]) if name in theirs else unknown(name, known) for name in wrong]
+    return slips_of_roles(names, own, {prefix: options} if prefix else {})
 
 
-def _ours(name: str, own: Sequence[str], prefix: str) -> bool:
-    return bool(prefix and name.startswith(prefix)) or bool(difflib.get_close_matches(name, own, 1, _NEAR))
+def slips_of_roles(names: Iterable[str], own: Sequence[str], roles: Mapping[str, Sequence[str]]) -> List[str]:
+    """The same for a playbook with several roles: ``roles`` has the options of each by its prefix, which they are without."""
+    variables = {prefix + option for prefix, options in roles.items() for option in options}
+    found = [_slip(name, own, roles) for name in names if name not in own and name not in variables]
+    return [sentence for sentence in found if sentence is not None]
+
+
+def _slip(name: str, own: Sequence[str], roles: Mapping[str, Sequence[str]]) -> Optional[str]:
+    bare = [prefix + name for prefix, options in roles.items() if name in options]
+    if bare:
+        # What the playbook has a name of its own for may be called as the module calls it.
+        return _did_you_mean(name, " or ".join(bare))
+    prefix = next((prefix for prefix in roles if name.startswith(prefix)), None)
+    if prefix is None and not difflib.get_close_matches(name, own, 1, _NEAR):
+        return None
+    if prefix is not None and name[len(prefix):] in own:
+        # And as the role calls it.
+        return _did_you_mean(name, name[len(prefix):])
+    others = [prefix + option for option in roles[prefix]] if prefix is not None else []
+    return unknown(name, [*own, *others])
+
+
+def options_of_role(role: str) -> List[str]:
+    """The options of a role of this collection, without its prefix, as its argument specification has them. Raises OSError."""
+    text = (_ROLES / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8")
+    variables = yaml.safe_load(text)["argument_specs"]["main"]["options"]
+    return [str(name)[len(role) + 1:] for name in variables]
 
 
 def unknown(name: str, known: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def test_the_run_counts_more_than_the_inventory_and_all_gpus_least(tmp_path: Pat
     ("of_host", "words", "said"),
     [
         ({"gpu_borrow_timeout": "abc"}, [], "`gpu_borrow_timeout` is 'abc'. It is a whole number (gpu02)"),
-        ({}, ["-e", "gpu_borrow_timeout=0"], "`timeout` is 0."),
+        ({}, ["-e", "gpu_borrow_timeout=0"], "`gpu_borrow_timeout` is 0."),
         ({"gpu_borrow_gpus": ["x9"]}, [], "'x9' in gpus is no GPU"),
         ({"gpu_borrow_grace": 5}, [], ""),
     ],

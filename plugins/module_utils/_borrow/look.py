@@ -70,7 +70,9 @@ class BorrowLook:
 def look(request: BorrowRequest, ports: Ports, reader: GpuReader) -> BorrowLook:
     """Read the driver, units and servers. Raises GpuFleetError when the GPUs can't be borrowed as things are."""
     if not has_account(request.user):
-        raise GpuFleetError("There is no user %r on this host, and the command is to run as one. Set `user`." % request.user)
+        raise GpuFleetError(
+            "There is no user %r on this host, and the command is to run as one. Set `user` (gpu_borrow_user of the role)." % request.user
+        )
     snapshot = reader.snapshot()
     if not snapshot.available:
         raise GpuFleetError(
@@ -285,4 +287,4 @@ def diff_of_plan(steps: Sequence[Step]) -> Optional[Mapping[str, str]]:
 def refuse_without_directory(request: BorrowRequest) -> None:
     """Raise GpuFleetError where the command could not even be started."""
     if not os.path.isdir(request.chdir):
-        raise GpuFleetError("`chdir`: there is no directory %s on this host." % request.chdir)
+        raise GpuFleetError("`chdir` (gpu_borrow_chdir of the role): there is no directory %s on this host." % request.chdir)

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict
 import pytest
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 
+from ansible_collections.gpufleet.vllm.plugins.action import vllm_catalogue
 from ansible_collections.gpufleet.vllm.plugins.action.vllm_catalogue import ActionModule
 
 GOOD = {"m": {"path": "/models/m", "secrets": {"HF_TOKEN": "hunter2"}}}
@@ -106,3 +107,27 @@ def test_a_variable_that_no_swap_has_is_a_problem(run_action: RunAction) -> None
     result = check(run_action, {"a": {"vllm_models": GOOD, "vllm_swap_replaces": "none"}, "b": {"vllm_models": GOOD}})
     assert result["failed"]
     assert result["msg"] == "Nothing was touched. a: no swap has a variable `vllm_swap_replaces` (did you mean 'vllm_swap_replace'?)."
+
+
+class Written(Dict[str, Any]):
+    """Hostvars as Ansible has them: each variable with its value, and as it is written."""
+
+    def raw_get(self, host: str) -> Any:
+        """The variables of a host with their templates."""
+        return {"vllm_models": {"m": {"path": "/models/m", "port": "{{ port }}"}}}
+
+
+def test_a_key_of_an_entry_on_the_command_line_is_told_unless_the_inventory_uses_it(
+    run_action: RunAction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_catalogue, "extra_names", lambda: ["gpus", "model", "port"])
+    found = check(run_action, {"a": {"vllm_models": GOOD}, "b": {"vllm_models": GOOD}})["msg"]
+    assert "- `gpus` was set on the command line" in found and "- `port` was set" in found
+    assert "`port` was set" not in check(run_action, Written(a={"vllm_models": GOOD}))["msg"]
+
+
+@pytest.mark.parametrize(("value", "fine"), [("maybe", False), ("false", True), (True, True)])
+def test_whether_only_to_plan_is_never_guessed(run_action: RunAction, value: Any, fine: bool) -> None:
+    result = check(run_action, {"a": {"vllm_models": GOOD, "vllm_swap_plan_only": value}})
+    assert bool(result.get("failed")) != fine
+    assert fine or "`vllm_swap_plan_only` has to be true or false, not 'maybe'." in result["msg"]

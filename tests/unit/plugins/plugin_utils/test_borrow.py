@@ -86,7 +86,7 @@ def test_a_result_that_nobody_had_heard_of_says_so() -> None:
     ("variables", "said"),
     [
         ({"gpu_borrow_timeout": "abc"}, "`gpu_borrow_timeout` is 'abc'. It is a whole number"),
-        ({"gpu_borrow_timeout": 0}, "`timeout` is 0"),
+        ({"gpu_borrow_timeout": 0}, "`gpu_borrow_timeout` is 0"),
         ({"gpu_borrow_output_kib": 1.5}, "is 1.5. It is a whole number"),
         ({"gpu_borrow_reconnect_timeout": "soon"}, "It is a whole number"),
         ({"gpu_borrow_force": "perhaps"}, "It is true or false"),
