@@ -153,6 +153,22 @@ def test_what_it_leaves_on_the_gpus_is_ended_and_nobody_elses(host: Host, tmp_pa
     at_peace(host)
 
 
+def test_what_it_leaves_in_a_unit_of_its_own_is_named_and_the_service_comes_back_without_it(host: Host, tmp_path: Path) -> None:
+    """It is nobody's to end: no part of the command any more, and no orphan."""
+    again = service(host, **{**OLD, "guard": {"timeout": 4}})
+    assert not again["failed"] and again["ready"], again
+    words = f"systemd-run --quiet --unit=neighbour-holder /usr/bin/python3 {Programs(host).client} --gpu 4 --mib 70000 --name bench; sleep 3"
+    done = borrow(host, words, reports=tmp_path).expect(2)
+    found = result_of(done, host)
+    (row,) = done.report["rows"] if done.report else [{}]
+    assert row["result"] == "NOT PUT BACK" and not found["put_back"], row
+    for said in ("On its GPUs: pid", "neighbour-holder.service holds 70,", "on GPU 4", "it comes back by itself"):
+        assert said in found["msg"] and said in done.out, found["msg"]
+    host.run("systemctl stop neighbour-holder")
+    assert serving(host) == "old"
+    at_peace(host)
+
+
 def test_somebody_elses_memory_is_named_and_nothing_is_stopped(host: Host) -> None:
     neighbour = Programs(host).service("neighbour", gpus=(4,), mib=4000, properties=())
     invocation = host.systemctl_show(OLD_UNIT, ("InvocationID",))
@@ -262,7 +278,10 @@ def test_a_swap_that_is_under_way_is_not_disturbed(host: Host) -> None:
 
 def test_a_slip_in_a_name_borrows_nothing(host: Host) -> None:
     invocation = host.systemctl_show(OLD_UNIT, ("InvocationID",))
-    for words, said in ((["-e", "gpu=4"], "did you mean gpus"), (["-e", '{"command": ""}'], "no command is given")):
+    for words, said in (
+        (["-e", "gpu=4"], "did you mean gpus"), (["-e", '{"command": ""}'], "no command is given"),
+        (["-e", "user=nobody"], "did you mean gpu_borrow_user"),
+    ):  # fmt: skip
         refused = playbook("borrow_gpus", "-e", '{"command": "true"}', *words, "-e", f"target={host.name}").expect(2)
         assert said in refused.out and "Nothing was touched" in refused.out, refused.out
     assert host.systemctl_show(OLD_UNIT, ("InvocationID",)) == invocation

@@ -263,7 +263,9 @@ class Rollback:
             except NotReady as exc:
                 # It serves others, or those who have its key. Nothing more can be put back, and it is told as what it is.
                 if not exc.busy and not exc.refused:
-                    raise
+                    from .kept_down import why_down  # seldom needed
+
+                    raise GpuFleetError(why_down(exc, service, self._ports)) from exc
                 why = "too busy to answer" if exc.busy else "but it refuses the API key of its own declaration"
                 how = "runs%s, %s" % (again, why)
                 said = "%s runs%s, %s (%s)" % (service.unit, again, why, exc.unwell.detail.rstrip(".") if exc.unwell else "")

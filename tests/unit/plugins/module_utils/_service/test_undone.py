@@ -72,6 +72,13 @@ def test_a_server_that_ran_without_its_file_is_not_said_to_be_back(tmp_path: Pat
     assert not swap.outcome.rolled_back
 
 
+def test_an_old_server_that_does_not_come_back_is_told_with_what_to_do(tmp_path: Path) -> None:
+    swap = failing(tmp_path)
+    swap.world.behaviours[OLD] = Behaviour(load=100.0, dies=1.0)
+    with pytest.raises(GpuFleetError, match="PUTTING BACK .* systemd does not start it again.*`systemctl start %s`" % OLD):
+        swap.run()
+
+
 @pytest.mark.parametrize(("declared", "waited"), [(None, 60.0), (320.0, 320.0)])
 def test_a_rivals_own_drain_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: float | None, waited: float) -> None:
     asked: list[float] = []

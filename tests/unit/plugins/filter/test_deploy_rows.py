@@ -1,0 +1,48 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the table of a deployment says: of each host, and in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpufleet.vllm.plugins.filter.deploy_rows import deploy_rows, deploy_steps
+
+UNIT = "vllm-kimi.service"
+DONE = {"host": "gpu01", "vllm": "0.33.0", "commit": None, "fetched_mib": 5, "ready": True, "result": "failed", "failed": True, "detail": "x"}
+
+
+def test_every_host_has_a_row() -> None:
+    rows = deploy_rows(["gpu01", "gpu02", "gpu03"], {"gpu01": {"deploy_row": DONE}, "gpu02": {}, "gpu03": {"vllm_model_plan": {}}})
+    assert rows[0] == DONE
+    assert [(row["host"], row["result"], row["failed"]) for row in rows[1:]] == [("gpu02", "not begun", False), ("gpu03", "failed", True)]
+    assert "turn" in rows[1]["detail"] and "is not known" in rows[2]["detail"] and {*rows[1]} == {*rows[2]} == {*DONE}
+
+
+def step(action: str, target: str, reason: str = "so") -> dict[str, str]:
+    return {"action": action, "target": target, "reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        ([], ""),
+        (["fetch 3 files", step("write", "/etc/vllm/kimi.yaml"), step("daemon_reload", UNIT), step("enable", UNIT), step("start", UNIT)],
+         f"fetch 3 files; write /etc/vllm/kimi.yaml; have systemd read {UNIT}; enable {UNIT}; start {UNIT}"),
+        ([step("drain", UNIT), step("stop", UNIT, "its declaration changes"), step("prove_free", "0,1"), step("start", UNIT)],
+         f"drain {UNIT}; RESTART {UNIT} (its declaration changes); prove GPU 0,1 free; start {UNIT}"),
+        ([step("stop", "vllm-other.service"), step("start", UNIT), step("odd_%s", "x")], f"stop vllm-other.service; start {UNIT}; odd %s x"),
+    ],
+)  # fmt: skip
+def test_steps_are_words(actions: Any, said: str) -> None:
+    assert deploy_steps(actions) == said
+
+
+def test_something_else_is_refused() -> None:
+    for odd in (lambda: deploy_rows("gpu01", {}), lambda: deploy_steps({"action": "write"})):
+        with pytest.raises(AnsibleFilterError, match="takes a list of"):
+            odd()

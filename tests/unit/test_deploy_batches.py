@@ -1,0 +1,35 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A deployment that ends after its first batch tells of the hosts after it as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from report_schemas import faults
+
+ROOT = Path(__file__).resolve().parents[2]
+# Nobody listens there: the hosts can't be reached, and nothing is done.
+NOWHERE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+
+
+def test_hosts_whose_turn_did_not_come_are_in_the_table_and_in_the_report(tmp_path: Path) -> None:
+    variables = {**NOWHERE, "vllm_models": {"m": {"path": "/models/m", "gpus": [0]}}}
+    inventory = tmp_path / "inventory.yml"
+    inventory.write_text(json.dumps({"gpu_hosts": {"hosts": {"gpu01": {}, "gpu02": {}, "gpu03": {}}, "vars": variables}}), encoding="utf-8")
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory), "playbooks/deploy.yml", "-e", "model=m"]
+    done = subprocess.run([*command, "-e", "batch=1", "-e", f"report_dir={tmp_path / 'reports'}"], capture_output=True, text=True, timeout=120,
+                          check=False, cwd=ROOT, env={**os.environ, "ANSIBLE_NOCOLOR": "1"})  # fmt: skip
+    assert done.returncode != 0, done.stdout
+    (path,) = (tmp_path / "reports").glob("*.json")
+    report = json.loads(path.read_text(encoding="utf-8"))
+    assert faults(report) == []
+    assert [(row["host"], row["result"]) for row in report["rows"]] == [
+        ("gpu01", "unreachable"), ("gpu02", "not begun"), ("gpu03", "not begun"),
+    ]  # fmt: skip
+    assert done.stdout.count("not begun") >= 2, done.stdout
