@@ -14,8 +14,9 @@ _TRACES = ("vllm_install_plan", "vllm_model_plan", "deploy_service", "deploy_fai
 _NOT_BEGUN = "the run ended before it was this host's turn: no batch comes after one with a failure"
 _LOST = "it was begun, and what came of it is not known. Look at what was said of this host, and run again"
 _WORDS = {
-    "create_user": "create user %s", "make_directory": "make %s", "daemon_reload": "have systemd read %s", "prove_free": "prove GPU %s free",
-    "end_process": "end pid %s", "warm": "read %s into the page cache", "follow": "follow what %s is doing",
+    "create_user": "create user %s", "make_directory": "make %s", "daemon_reload": "have systemd read %s",
+    "prove_free": "prove GPU %s free", "end_process": "end pid %s", "warm": "read %s into the page cache",
+    "follow": "follow what %s is doing",
 }  # fmt: skip
 
 

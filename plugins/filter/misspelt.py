@@ -27,7 +27,7 @@ def misspelt(known: Any, roles: Any = (), elsewhere: Any = None) -> List[str]:
     try:
         families = {"%s_" % role: _names.options_of_role(str(role)) for role in roles}
     except OSError as exc:
-        raise AnsibleFilterError("misspelt takes the names of roles of this collection: %s" % exc) from exc
+        raise AnsibleFilterError("misspelt takes the names of roles of this collection: %s. Correct the name." % exc) from exc
     said = ["there is no variable %s here; %s" % (name, moved[name]) for name in given if name in moved]
     return said + _names.slips_of_roles([name for name in given if name not in moved], own, families)
 

@@ -76,7 +76,8 @@ def faults_of_names(names: Iterable[str]) -> List[str]:
     options = [name for name in ARGUMENT_SPEC if name not in _INTERNAL and name not in _DECIDED]
     # What begins with the prefix is looked at for each host, wherever it was set.
     others = [name for name in names if not name.startswith(PREFIX) and name not in decided]
-    return ["%s has no place here: %s" % (name, _DECIDED[name.replace(PREFIX, "")]) for name in decided] + slips(others, _OWN, PREFIX, options)
+    refused = ["%s has no place here: %s" % (name, _DECIDED[name.replace(PREFIX, "")]) for name in decided]
+    return refused + slips(others, _OWN, PREFIX, options)
 
 
 def fault_of_query(query: Any) -> List[str]:

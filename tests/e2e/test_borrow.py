@@ -157,8 +157,8 @@ def test_what_it_leaves_in_a_unit_of_its_own_is_named_and_the_service_comes_back
     """It is nobody's to end: no part of the command any more, and no orphan."""
     again = service(host, **{**OLD, "guard": {"timeout": 4}})
     assert not again["failed"] and again["ready"], again
-    words = f"systemd-run --quiet --unit=neighbour-holder /usr/bin/python3 {Programs(host).client} --gpu 4 --mib 70000 --name bench; sleep 3"
-    done = borrow(host, words, reports=tmp_path).expect(2)
+    holds = f"/usr/bin/python3 {Programs(host).client} --gpu 4 --mib 70000 --name bench"
+    done = borrow(host, f"systemd-run --quiet --unit=neighbour-holder {holds}; sleep 3", reports=tmp_path).expect(2)
     found = result_of(done, host)
     (row,) = done.report["rows"] if done.report else [{}]
     assert row["result"] == "NOT PUT BACK" and not found["put_back"], row

@@ -141,6 +141,8 @@ def test_from_nothing_to_serving_and_a_version_on_and_back(host: Host, outside: 
 
     done = run("deploy", "old", outside, reports=tmp_path, timeout=900).expect()
     assert done.report is not None and done.report["rows"][0]["result"] == "deployed"
+    detail = done.report["rows"][0]["detail"]
+    assert "write /etc/vllm/old.yaml" in detail and "start vllm-old.service" in detail and "'action'" not in done.out, detail
     assert serves_with(host, "old") == "/opt/vllm-a/bin/vllm"
     assert host.run("readlink -f /opt/vllm-a").stdout.strip().startswith("/opt/vllm-a.versions/0.32.0-")
     assert sorted(host.run("ls -A /srv/models/tiny /srv/models").stdout.split()) == sorted(
@@ -150,6 +152,10 @@ def test_from_nothing_to_serving_and_a_version_on_and_back(host: Host, outside: 
     again = run("deploy", "old", outside).expect()
     assert again.changed["gpu01"] == 0 and "unchanged" in again.out
     assert (len(outside.index.requests), len(outside.hub.requests)) == asked
+
+    other = {"old": {**catalogue(outside)["old"], "args": {"max_model_len": 256}}}
+    told = run("deploy", "old", outside, "--check", "-e", json.dumps({"vllm_models": other})).expect()
+    assert "would restart" in told.out and "RESTART vllm-old.service (its declaration changes)" in " ".join(told.out.split()), told.out
 
     refused = installed(host, outside, "/opt/vllm-a", "0.33.0")
     assert refused["failed"] and "vllm-old.service" in refused["msg"] and "/opt/vllm-a-0.33.0/bin/vllm" in refused["msg"]

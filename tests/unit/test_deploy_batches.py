@@ -23,8 +23,9 @@ def test_hosts_whose_turn_did_not_come_are_in_the_table_and_in_the_report(tmp_pa
     inventory = tmp_path / "inventory.yml"
     inventory.write_text(json.dumps({"gpu_hosts": {"hosts": {"gpu01": {}, "gpu02": {}, "gpu03": {}}, "vars": variables}}), encoding="utf-8")
     command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(inventory), "playbooks/deploy.yml", "-e", "model=m"]
-    done = subprocess.run([*command, "-e", "batch=1", "-e", f"report_dir={tmp_path / 'reports'}"], capture_output=True, text=True, timeout=120,
-                          check=False, cwd=ROOT, env={**os.environ, "ANSIBLE_NOCOLOR": "1"})  # fmt: skip
+    command += ["-e", "batch=1", "-e", f"report_dir={tmp_path / 'reports'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+                          env={**os.environ, "ANSIBLE_NOCOLOR": "1"})  # fmt: skip
     assert done.returncode != 0, done.stdout
     (path,) = (tmp_path / "reports").glob("*.json")
     report = json.loads(path.read_text(encoding="utf-8"))

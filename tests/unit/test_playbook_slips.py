@@ -33,7 +33,7 @@ NOT_READ = "was set on the command line, where nothing reads it"
         ("swap_model", {"model": "m", "gpus": [1]}, f"`gpus` {NOT_READ}"),
         ("swap_model", {"model": "m", "vllm_swap_plan_only": "maybe"}, "`vllm_swap_plan_only` has to be true or false, not 'maybe'"),
         ("swap_model", {"model": "m", "port": 8001, "site": "x"}, ""),
-        ("fleet_status", {"fail_on_drift": "maybe"}, "fail_on_drift is 'maybe'. It is true or false"),
+        ("fleet_status", {"fail_on_drift": "maybe"}, "fail_on_drift is 'maybe'. Set it to true or false"),
         ("fleet_status", {"enabled": False}, "there is no variable enabled here; set `vllm_swap_enabled`"),
         ("fleet_status", {"fail_on_drift": "no"}, ""),
     ],

@@ -43,7 +43,7 @@ def _strangers(service: ManagedService, ports: Ports, least: int) -> List[str]:
     with ports.open_reader() as reader:
         snapshot = reader.snapshot()
     if not snapshot.available:
-        raise GpuFleetError("the driver: %s" % (snapshot.reason_detail or snapshot.reason))
+        raise GpuFleetError("The driver cannot be read: %s. Look at `nvidia-smi`." % (snapshot.reason_detail or snapshot.reason))
     mine = [gpu for gpu in snapshot.gpus if gpu.index in service.gpus]
     found: List[Tuple[int, str]] = []
     for gpu in mine:

@@ -13,7 +13,8 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpufleet.vllm.plugins.filter.deploy_rows import deploy_rows, deploy_steps
 
 UNIT = "vllm-kimi.service"
-DONE = {"host": "gpu01", "vllm": "0.33.0", "commit": None, "fetched_mib": 5, "ready": True, "result": "failed", "failed": True, "detail": "x"}
+DONE = {"host": "gpu01", "vllm": "0.33.0", "commit": None, "fetched_mib": 5, "ready": True, "result": "failed", "failed": True,
+        "detail": "x"}  # fmt: skip
 
 
 def test_every_host_has_a_row() -> None:
@@ -35,7 +36,8 @@ def step(action: str, target: str, reason: str = "so") -> dict[str, str]:
          f"fetch 3 files; write /etc/vllm/kimi.yaml; have systemd read {UNIT}; enable {UNIT}; start {UNIT}"),
         ([step("drain", UNIT), step("stop", UNIT, "its declaration changes"), step("prove_free", "0,1"), step("start", UNIT)],
          f"drain {UNIT}; RESTART {UNIT} (its declaration changes); prove GPU 0,1 free; start {UNIT}"),
-        ([step("stop", "vllm-other.service"), step("start", UNIT), step("odd_%s", "x")], f"stop vllm-other.service; start {UNIT}; odd %s x"),
+        ([step("stop", "vllm-other.service"), step("start", UNIT), step("odd_%s", "x")],
+         f"stop vllm-other.service; start {UNIT}; odd %s x"),
     ],
 )  # fmt: skip
 def test_steps_are_words(actions: Any, said: str) -> None:

@@ -20,7 +20,12 @@ from ansible_collections.gpufleet.vllm.plugins.filter.benchmark_faults import be
 from ansible_collections.gpufleet.vllm.plugins.filter.borrow_faults import borrow_faults
 from ansible_collections.gpufleet.vllm.plugins.filter.cleanup_faults import cleanup_faults
 from ansible_collections.gpufleet.vllm.plugins.filter.misspelt import misspelt
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names, options_of_role, slips, slips_of_roles
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import (
+    extra_names,
+    options_of_role,
+    slips,
+    slips_of_roles,
+)
 
 PLAYBOOKS = Path(__file__).parents[4] / "playbooks"
 
@@ -76,9 +81,11 @@ def test_the_command_line_is_asked() -> None:
         (borrow_faults, {"command": "x"}, "gpu_borrow_gpus=4 -e gpu_borrow_secrets=x",
          ["there is no variable gpu_borrow_gpus; did you mean gpus"]),
         (borrow_faults, {"command": "x"}, "user=nobody -e wait=false",
-         ["there is no variable user; did you mean gpu_borrow_user", "there is no variable wait here: the playbook always waits for the end"]),
+         ["there is no variable user; did you mean gpu_borrow_user",
+          "there is no variable wait here: the playbook always waits for the end"]),
         (benchmark_faults, {}, "force=true -e model=x",
-         ["there is no variable force; did you mean vllm_benchmark_force", "there is no variable model; did you mean vllm_benchmark_model"]),
+         ["there is no variable force; did you mean vllm_benchmark_force",
+          "there is no variable model; did you mean vllm_benchmark_model"]),
         (lambda asked: cleanup_faults({}, [], "orphans"), {}, "min_age=5 -e accept=all -e gpu_reclaim_accept=all",
          ["gpu_reclaim_accept has no place here: whatever stays is reported, and its host then fails",
           "accept has no place here: whatever stays is reported, and its host then fails",

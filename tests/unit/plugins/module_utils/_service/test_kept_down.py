@@ -14,7 +14,12 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.types import Gpu, GpuProcess
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.kept_down import why_down
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import NotReady
-from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import FakeReader, gpu, managed, status
+from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import (
+    FakeReader,
+    gpu,
+    managed,
+    status,
+)
 
 SERVICE = managed("old", gpus=(0, 1))
 
