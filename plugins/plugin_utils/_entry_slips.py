@@ -12,6 +12,10 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.schema im
 
 # Ansible's own, which are large and no user's to write.
 _NOT_THEIRS = ("hostvars", "groups", "vars")
+# Words that people have variables of their own by, and that take no GPU and no port.
+_ANYBODYS = ("env", "group", "host", "user")
+# Tasks of the user's, which may read whatever was set.
+_HOOKS = ("before_host", "after_host")
 _ARGUMENTS = frozenset(name for name, place in ELSEWHERE.items() if "`args`" in place)
 
 
@@ -21,8 +25,9 @@ def entry_slips(names: Iterable[str], variables: Mapping[str, Any]) -> List[str]
     ``variables`` are a host's as they are written, templates and all: what one of them is written in terms of, as in
     ``port: "{{ port }}"``, is meant to be set from outside and no slip.
     """
-    asked = [name for name in names if name in FIELDS or name in _ARGUMENTS]
-    if not asked:
+    names = list(names)
+    asked = [name for name in names if name in FIELDS and name not in _ANYBODYS or name in _ARGUMENTS]
+    if not asked or any(hook in names for hook in _HOOKS):
         return []
     templates = [text for name, value in variables.items() if name not in _NOT_THEIRS for text in _templates(value)]
     return [_sentence(name) for name in asked if not any(re.search(r"\b%s\b" % re.escape(name), text) for text in templates)]

@@ -83,7 +83,9 @@ class Real:
             "vllm_install_space_mib": 6000, "vllm_install_index_url": self.index.url, "vllm_install_manage_packages": False,
             "vllm_model_endpoint": self.hub.url, "vllm_model_min_free_mib": 10,
         }  # fmt: skip
-        words = ["-l", f"{self.host.name},localhost", "-e", f"model={model}", "-e", json.dumps(variables), *arguments]
+        # A benchmark measures what serves, and refuses a variable that it would not read.
+        chosen = [] if name == "benchmark" else ["-e", f"model={model}"]
+        words = ["-l", f"{self.host.name},localhost", *chosen, "-e", json.dumps(variables), *arguments]
         return playbook(name, *words, **{"timeout": 1500, **more})
 
     # --- the server

@@ -34,3 +34,8 @@ def test_what_the_inventory_is_written_in_terms_of_is_none(variables: Any) -> No
 def test_another_name_and_ansibles_own_variables_do_not_count() -> None:
     assert len(entry_slips(["gpus"], {"entry": "{{ gpus_of_host }}"})) == 1
     assert len(entry_slips(["gpus"], {"hostvars": {"a": {"x": "{{ gpus }}"}}})) == 1
+
+
+def test_what_a_hook_may_read_and_what_is_anybodys_word_is_none() -> None:
+    assert entry_slips(["env", "host", "user", "group"], {}) == []
+    assert entry_slips(["port", "before_host"], {}) == [] and len(entry_slips(["port"], {})) == 1
