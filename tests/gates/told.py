@@ -18,7 +18,7 @@ GAP = "…"
 # Errors whose text reaches a person as the message of a task. Others are caught, and put in words by one of these.
 TOLD = {
     "GpuFleetError", "ServerError", "NoAnswer", "NotReady", "Interrupted", "AnsibleActionFail", "AnsibleError", "AnsibleFilterError",
-    "AnsibleConnectionFailure", "ReportError", "SelectError", "BaselineError", "fail_json",
+    "AnsibleConnectionFailure", "ReportError", "SelectError", "BaselineError", "JobLost", "fail_json",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List
 
 import pytest
 from ansible.errors import AnsibleActionFail
@@ -61,6 +61,42 @@ def test_a_file_that_cannot_be_read_is_told(run_action: RunAction, sent: Dict[st
     with pytest.raises(AnsibleActionFail, match="is no JSON"):
         run_action(vllm_benchmark.ActionModule, {"baseline": str(tmp_path / "bad.json")}, {})
     assert sent == {}
+
+
+class Host:
+    """One that runs the module as a job, and tells of it."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.modules: List[Dict[str, Any]] = []
+
+    def execute(self, module_name: str, module_args: Dict[str, Any], **more: Any) -> Dict[str, Any]:
+        self.modules.append({"name": module_name, **module_args})
+        return {"ansible_job_id": "j7.1", "started": True, "finished": False, "results_file": "/root/.ansible_async/j7.1"}
+
+    def command(self, text: str) -> Dict[str, Any]:
+        return {"rc": 0, "stdout": self.answers.pop(0)}
+
+
+def on(host: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setattr(vllm_benchmark.ActionModule, "_execute_module", lambda self, **given: host.execute(**given))
+    monkeypatch.setattr(vllm_benchmark.ActionModule, "_low_level_execute_command", lambda self, text: host.command(text))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    return host
+
+
+def test_it_waits_as_long_as_somebody_works(run_action: RunAction, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = on(Host('0 /proc/7/cmdline\n{"started": 1}', '0 /proc/7/cmdline\n{"changed": true}'), monkeypatch)
+    done = run_action(vllm_benchmark.ActionModule, {}, limit=100)
+    assert done["ansible_job_id"] == "j7.1" and not done.get("failed") and host.answers == [], "Ansible fetches the result"
+
+
+def test_a_job_that_was_killed_is_a_failure_and_its_file_is_removed(run_action: RunAction, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = on(Host('0 /proc/7/cmdline\n{"started": 1}', '1 \n{"started": 1}'), monkeypatch)
+    done = run_action(vllm_benchmark.ActionModule, {}, limit=100)
+    assert done["failed"] and "nobody works on it any more" in done["msg"] and "ansible_job_id" not in done
+    assert host.modules[1:] == [
+        {"name": "ansible.legacy.async_status", "jid": "j7.1", "mode": "cleanup", "_async_dir": "/root/.ansible_async"}]
 
 
 def test_a_host_that_is_not_in_the_report_gets_the_median_of_its_like() -> None:
