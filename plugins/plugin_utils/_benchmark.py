@@ -83,8 +83,15 @@ def headline(rows: Sequence[Mapping[str, Any]], slow: Sequence[Mapping[str, Any]
     if bad:
         parts.append("not %s" % ", ".join(bad))
     if slow:
-        parts.append("slow: %s" % ", ".join("%s (%.1f %% below the others)" % (each["host"], each["below_percent"]) for each in slow))
+        parts.append("slow: %s" % ", ".join(
+            "%s (%.1f %% below %s, as measured %s)" % (each["host"], each["below_percent"], said_of_others(each), each.get("measured"))
+            for each in slow))
     return not bad, "; ".join(parts) + "."
+
+
+def said_of_others(slow: Mapping[str, Any]) -> str:
+    """Whom a slow host was compared with."""
+    return str(slow["other"]) if slow.get("other") else "the median of %d like it" % slow["compared_with"]
 
 
 def series_of(hosts: Mapping[str, Any], metric: str) -> Dict[str, List[Tuple[int, Optional[float]]]]:

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.compare import value_at
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._benchmark import said_of_others
 
 
 def benchmark_rows(results: Any, slow: Any = (), plans: Any = None) -> List[Dict[str, Any]]:
@@ -76,12 +77,18 @@ def _verdict(outcome: Mapping[str, Any], plan: Mapping[str, Any]) -> "tuple[str,
 
 def _detail(outcome: Mapping[str, Any], slow: Optional[Mapping[str, Any]], fine: bool, plan: Mapping[str, Any]) -> Optional[str]:
     parts = []
+    result = _mapping(outcome.get("result"))
+    if result and not outcome.get("changed"):
+        # Whatever follows is of that time, and not of this run.
+        parts.append("measured %s" % result.get("measured"))
     if slow:
-        parts.append("%.1f percent below the median of %d like it" % (slow["below_percent"], slow["compared_with"]))
+        parts.append("%.1f percent below %s" % (slow["below_percent"], said_of_others(slow)))
     if not fine:
         reasons = _mapping(outcome.get("verdict")).get("reasons") or str(outcome.get("msg") or plan.get("msg") or "").splitlines()[:1]
         parts += [str(reason) for reason in reasons[:2]]
         if len(reasons) > 2:
             parts.append("and %d more" % (len(reasons) - 2))
-    parts += [str(note) for note in _mapping(outcome.get("result")).get("notes") or []]
+    parts += [str(note) for note in result.get("notes") or []]
+    if outcome.get("untried"):
+        parts.append(str(outcome["untried"]))
     return "; ".join(parts) or None

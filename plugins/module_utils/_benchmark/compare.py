@@ -116,7 +116,9 @@ def verdict(
 def slow_hosts(results: Mapping[str, Mapping[str, Any]], percent: float) -> List[Dict[str, Any]]:
     """The hosts that make more than ``percent`` fewer tokens than the median of the others with the same deployment, slowest first.
 
-    ``results`` are by host. A host's figure is its throughput relative to that median, averaged over the levels that all have.
+    ``results`` are by host. A host's figure is its throughput relative to that median, averaged over the levels that all have. ``other``
+    is the one host that it was compared with, None where there were several; ``measured`` is when the slow host's own result was made,
+    which may be long ago where it stands.
     """
     groups: Dict[str, Dict[str, Mapping[str, Any]]] = {}
     for host, result in results.items():
@@ -126,8 +128,10 @@ def slow_hosts(results: Mapping[str, Mapping[str, Any]], percent: float) -> List
         for host in members:
             ratio, levels = _ratio_to_others(host, members)
             if ratio is not None and (1.0 - ratio) * 100.0 > percent:
-                found.append({"host": host, "below_percent": round((1.0 - ratio) * 100.0, 1), "compared_with": len(members) - 1,
-                              "concurrency": levels})
+                others = [name for name in members if name != host]
+                found.append({"host": host, "below_percent": round((1.0 - ratio) * 100.0, 1), "compared_with": len(others),
+                              "concurrency": levels, "other": others[0] if len(others) == 1 else None,
+                              "measured": members[host].get("measured")})
     return sorted(found, key=lambda entry: -float(entry["below_percent"]))
 
 

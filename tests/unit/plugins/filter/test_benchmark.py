@@ -76,6 +76,19 @@ def test_each_host_has_a_word() -> None:
     assert rows["gpu04"]["detail"].count("percent worse") == 2 and "and" in rows["gpu04"]["detail"]
 
 
+def test_a_result_that_stands_says_when_it_was_measured() -> None:
+    two = {"a": outcome(result()), "b": outcome(result(70.0), changed=False)}
+    rows = {row["host"]: row for row in benchmark_rows(two, benchmark_slow(two))}
+    assert rows["a"]["detail"] is None
+    assert rows["b"]["result"] == "stands, SLOW"
+    assert rows["b"]["detail"] == "measured 2026-11-29T22:10:00Z; 30.0 percent below a", "there is no median of one"
+
+
+def test_check_mode_says_what_it_did_not_try() -> None:
+    (row,) = benchmark_rows({"a": dict(FLEET["gpu09"], untried="the tool was not tried")})
+    assert (row["result"], row["detail"]) == ("would measure", "the tool was not tried")
+
+
 def test_a_host_on_which_nothing_could_be_planned_says_why() -> None:
     (row,) = benchmark_rows({"a": {}}, (), {"a": {"failed": True, "msg": "No service runs"}})
     assert (row["result"], row["ok"], row["detail"]) == ("FAILED", False, "No service runs")
@@ -171,7 +184,8 @@ def page_of(hosts: Dict[str, Any], title: str = "The fleet") -> str:
 def test_the_page_shows_the_fleet() -> None:
     page = page_of(FLEET)
     read = Page(page)
-    assert "NOT OK." in read.text and "slow: gpu03 (30.0 % below the others)" in read.text
+    assert "NOT OK." in read.text and "slow: gpu03 (30.0 % below the median of 4 like it" in read.text
+    assert "as measured 2026-11-29T22:10:00Z)" in read.text
     for word in ("REGRESSION", "FAILED REQUESTS", "vllm_version: 0.33.0, was 0.32.0", "2 x other (boom)", "vllm bench 'it'\\''s'"):
         assert word in read.text
     plots = re.findall(r"<svg viewBox=\"0 0 560 300\".*?</svg>", page)

@@ -101,9 +101,12 @@ def test_what_changed_and_what_only_one_has_is_told() -> None:
 
 def test_a_slow_host_is_one_below_the_others() -> None:
     fleet = {"a": result(level(1, 100)), "b": result(level(1, 98)), "c": result(level(1, 70)), "d": result(level(1, 10), deployment="e")}
-    assert slow_hosts(fleet, 10.0) == [{"host": "c", "below_percent": 29.3, "compared_with": 2, "concurrency": [1]}]
+    fleet["c"]["measured"] = "2026-11-29T22:10:00Z"
+    assert slow_hosts(fleet, 10.0) == [{"host": "c", "below_percent": 29.3, "compared_with": 2, "concurrency": [1], "other": None,
+                                        "measured": "2026-11-29T22:10:00Z"}]  # fmt: skip
     assert slow_hosts(fleet, 40.0) == []
-    assert slow_hosts({"a": result(level(1, 100)), "b": result(level(1, 80))}, 10.0)[0]["host"] == "b"
+    (slow,) = slow_hosts({"a": result(level(1, 100)), "b": result(level(1, 80))}, 10.0)
+    assert (slow["host"], slow["other"]) == ("b", "a")
     assert slow_hosts({"a": result(level(1, 100))}, 10.0) == []
 
 
