@@ -13,7 +13,9 @@ description:
   - Puts a load on a server that runs, at one concurrency after the other, and returns throughput and latency in one form, whichever tool
     made the load.
   - A result is kept on the host under a fingerprint of everything that can move it, which is the unit files, vLLM's version, the model's
-    files, the GPUs, the driver, the profile and the tool. As long as that is the same, the result is returned and nothing is measured.
+    files, the GPUs, the driver, the profile and the tool. As long as that is the same and the server answers one completion, the result
+    is returned and nothing is measured. Where O(baseline) is given the server is measured in any case, see O(force).
+  - A service whose process is older than one of these files is refused, since its figures would be kept for what it does not run.
   - The task fails when more requests fail than O(min_success) accepts, or when a result is worse than O(baseline) by more than
     O(max_regression). Whether a request succeeded is seen from what came back, never from a tool's exit status. An answer that is shorter
     than was asked for is a failure.
@@ -34,8 +36,8 @@ attributes:
   idempotent:
     support: full
     details:
-      - A result that stands is not measured again, unless O(force) is set. One with more failed requests than O(min_success) accepts does
-        not stand.
+      - A result that stands is not measured again, unless O(force) or O(baseline) is set. One with more failed requests than
+        O(min_success) accepts does not stand.
 requirements:
   - Python 3.9 or newer on the host
   - util-linux (C(setpriv)) on the host
@@ -139,8 +141,10 @@ options:
   force:
     description:
       - Measure even where a result stands.
+      - Defaults to V(true) where O(baseline) is given, and to V(false) where it isn't. Heat, a neighbour or a failing card change no
+        fingerprint, so that only a new measurement can show them.
+      - With V(false) and O(baseline) the result that stands is compared. One that is the baseline itself is refused.
     type: bool
-    default: false
   request_timeout:
     description:
       - Seconds after which a request has failed. C(vllm bench serve) has no such limit of its own.
@@ -204,6 +208,11 @@ path:
   returned: always, once it was found
   type: str
   sample: /var/lib/gpufleet/benchmarks/2f1c9a0e6d7b4c55a1c2d3e4f5061728.json
+untried:
+  description: What only a real run shows of the tool. Null where the tool was tried.
+  returned: in check mode, where no result stands
+  type: str
+  sample: "`vllm bench serve` itself was not tried, only looked for"
 result:
   description: What was measured, now or when the result that stands was made. Null in check mode where none stands.
   returned: always, once it was found
@@ -343,7 +352,8 @@ verdict:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.run import Run, summary, to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.request import to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.run import Run, summary
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.store import ResultStore
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
@@ -373,7 +383,7 @@ ARGUMENT_SPEC = {
     "max_regression": {"type": "float", "default": 10.0},
     "judged": {"type": "list", "elements": "str"},
     "min_success": {"type": "float", "default": 100.0},
-    "force": {"type": "bool", "default": False},
+    "force": {"type": "bool"},
     "request_timeout": {"type": "float", "default": 600.0},
     "timeout": {"type": "float", "default": 3600.0},
 }

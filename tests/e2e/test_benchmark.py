@@ -102,7 +102,8 @@ def test_a_fleet_is_measured_once(serving: dict[str, Host], tmp_path: Path) -> N
     again = benchmark(reports=tmp_path).expect()
     assert set(again.changed.values()) == {0}
     assert again.report is not None and row(again, "gpu01")["result"] == "stands"
-    assert again.report["hosts"]["gpu01"]["result"] == first.report["hosts"]["gpu01"]["result"]
+    told = again.report["hosts"]["gpu01"]["result"]
+    assert told == first.report["hosts"]["gpu01"]["result"] and row(again, "gpu01")["detail"].startswith(f"measured {told['measured']}")
     assert not serving["gpu01"].run("find /tmp -name 'gpufleet-benchmark-*'").stdout
     for host in serving.values():
         assert host.systemctl_show(UNIT, ("NRestarts", "ActiveState")) == {"NRestarts": "0", "ActiveState": "active"}
@@ -113,13 +114,14 @@ def test_a_throttled_server_fails_the_pipeline(serving: dict[str, Host], tmp_pat
     (baseline,) = tmp_path.glob("*.json")
     throttle(serving["gpu02"], SLOW)
     try:
-        ran = benchmark("-e", "vllm_benchmark_force=true", "-e", f"baseline={baseline}", "-e", "vllm_benchmark_max_regression=200",
-                        reports=tmp_path / "second").expect(2)  # fmt: skip
+        # The gate as it is documented: nothing that a fingerprint is made of has changed, and it measures.
+        ran = benchmark("-e", f"baseline={baseline}", "-e", "vllm_benchmark_max_regression=200", reports=tmp_path / "second").expect(2)
     finally:
         throttle(serving["gpu02"], SPEED)
     assert row(ran, "gpu02")["result"] == "REGRESSION, SLOW"
     assert [row(ran, name)["ok"] for name in ("gpu01", "gpu03")] == [True, True]
     assert ran.report is not None and [each["host"] for each in ran.report["slow"]] == ["gpu02"]
+    assert set(ran.changed.values()) == {1}, "each was measured anew"
     assert "percent worse than" in ran.out and ran.recap["gpu02"]["failed"] == 1 and ran.recap["gpu01"]["failed"] == 0
     assert list((tmp_path / "second").glob("*.html")), "the report comes first, the failure after it"
 
@@ -127,12 +129,58 @@ def test_a_throttled_server_fails_the_pipeline(serving: dict[str, Host], tmp_pat
 def test_failing_requests_fail_the_pipeline_and_are_not_kept(serving: dict[str, Host], tmp_path: Path) -> None:
     serving["gpu01"].vllm.behave(completions="error")
     try:
+        stands = benchmark("--limit", "gpu01,localhost", reports=tmp_path / "stands").expect(2)
         ran = benchmark("-e", "vllm_benchmark_force=true", "--limit", "gpu01,localhost", reports=tmp_path).expect(2)
     finally:
         serving["gpu01"].vllm.behave(completions=None)
     found = row(ran, "gpu01")
     assert found["result"] in ("FAILED REQUESTS", "FAILED") and not found["ok"], found
     assert "500" in ran.out
+    told = row(stands, "gpu01")
+    assert told["result"] == "FAILED" and "does not answer a completion now: HTTP 500" in told["detail"], told
+
+
+def test_a_server_that_is_older_than_its_files_is_not_measured(serving: dict[str, Host], tmp_path: Path) -> None:
+    host, path = serving["gpu01"], f"/etc/vllm/{MODEL}.yaml"
+    written = host.run(["stat", "-c", "%Y", path]).stdout.strip()
+    host.run(["touch", path])
+    try:
+        ran = benchmark("-e", "vllm_benchmark_force=true", "--limit", "gpu01,localhost", reports=tmp_path).expect(2)
+    finally:
+        host.run(["touch", "-d", f"@{written}", path])
+    found = row(ran, "gpu01")
+    assert found["result"] == "FAILED" and f"its process is older than {path}" in found["detail"], found
+
+
+def test_a_benchmark_that_is_killed_ends_the_wait_and_the_next_one_sweeps(serving: dict[str, Host], tmp_path: Path) -> None:
+    host = serving["gpu01"]
+    long = json.dumps({"profile": dict(LOAD, concurrency=[1], requests=400), "vllm_benchmark_force": True})
+    ended: list[Ran] = []
+    thread = threading.Thread(target=lambda: ended.append(benchmark("-e", long, "--limit", "gpu01,localhost", reports=tmp_path)))
+    thread.start()
+    try:
+        pid = measuring(host, thread)
+        left = host.run("until ls -d /tmp/gpufleet-benchmark-*; do sleep 0.1; done 2>/dev/null").stdout.split()
+        host.run(f"kill -9 $(grep -ls '[a]sync_wrapper' /proc/[0-9]*/cmdline | cut -d/ -f3) {pid}")
+        killed = time.monotonic()
+    finally:
+        thread.join(240)
+    assert time.monotonic() - killed < 60, "whatever async says"
+    found = row(ended[0].expect(2), "gpu01")
+    assert found["result"] == "FAILED" and "nobody works on it any more" in found["detail"], found
+    assert left and not host.run("ls ~/.ansible_async", check=False).stdout
+    after = benchmark("-e", "vllm_benchmark_force=true", "--limit", "gpu01,localhost", reports=tmp_path / "after").expect()
+    assert row(after, "gpu01")["result"] == "measured"
+    assert not host.run("find /tmp -name 'gpufleet-benchmark-*'").stdout
+
+
+def measuring(host: Host, thread: threading.Thread) -> int:
+    """Wait until a benchmark has the host to itself; the process id of its module."""
+    end = time.monotonic() + 120
+    while not (note := host.run("cat /run/gpufleet/change.lock", check=False).stdout):
+        assert thread.is_alive() and time.monotonic() < end, "the benchmark did not begin"
+        time.sleep(0.2)
+    return int(json.loads(note)["pid"])
 
 
 def test_a_swap_and_a_benchmark_wait_for_each_other(serving: dict[str, Host], tmp_path: Path) -> None:
@@ -142,10 +190,7 @@ def test_a_swap_and_a_benchmark_wait_for_each_other(serving: dict[str, Host], tm
     thread = threading.Thread(target=lambda: ended.append(benchmark("-e", long, "--limit", "gpu01,localhost", reports=tmp_path)))
     thread.start()
     try:
-        end = time.monotonic() + 120
-        while not host.run("cat /run/gpufleet/change.lock", check=False).stdout:
-            assert thread.is_alive() and time.monotonic() < end, "the benchmark did not begin"
-            time.sleep(0.2)
+        measuring(host, thread)
         swap = playbook("swap_model", "-e", "model=kimi-k2.5-int4", "--limit", "gpu01,localhost")
         # A clean-up that finds nothing to end has nothing to wait for.
         cleanup = playbook("gpu_cleanup", "--limit", "gpu01,localhost")

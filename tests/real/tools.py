@@ -20,7 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark import run as benchmark
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.request import to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.run import Run
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.store import ResultStore
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Paths, Ports
 from ansible_collections.gpufleet.vllm.plugins.modules.vllm_benchmark import ARGUMENT_SPEC
@@ -40,7 +41,7 @@ def measure(asked: argparse.Namespace, tool: str, concurrency: int, directory: P
     executable = asked.guidellm if tool == "guidellm" else asked.vllm
     parameters.update(base_url=asked.url, tool=tool, profile=profile, executable=executable, tokenizer=asked.tokenizer, force=True)
     places = Paths(run=str(directory / "run"), change=str(directory / "change"), units=str(directory / "units"))
-    one = benchmark.Run(benchmark.to_request(parameters), Ports(paths=places), ResultStore(str(directory / "store")))
+    one = Run(to_request(parameters), Ports(paths=places), ResultStore(str(directory / "store")))
     one.look()
     (level,) = one.measure()["result"]["levels"]
     found: dict[str, Any] = level

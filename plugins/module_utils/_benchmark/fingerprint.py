@@ -98,16 +98,20 @@ def files_part(name: str, paths: Sequence[str]) -> Part:
     return Part(name, short, exact=texts, shared=shared)
 
 
-def model_part(path: str) -> Part:
-    """A model directory: its configuration by content, its weights by name, size and time."""
+def model_files(path: str) -> List[str]:
+    """What is in a model's directory, as paths, in order. Raises GpuFleetError."""
     try:
-        names = sorted(os.listdir(path))
+        return [os.path.join(path, name) for name in sorted(os.listdir(path))]
     except OSError as exc:
         raise GpuFleetError("Cannot look into the model's directory %s: %s." % (path, exc.strerror)) from exc
+
+
+def model_part(path: str) -> Part:
+    """A model directory: its configuration by content, its weights by name, size and time. Raises GpuFleetError."""
     contents: Dict[str, str] = {}
     sizes: Dict[str, int] = {}
     times: Dict[str, int] = {}
-    for name in names:
+    for name in map(os.path.basename, model_files(path)):
         try:
             status = os.stat(os.path.join(path, name))
             if not stat.S_ISREG(status.st_mode):

@@ -7,71 +7,31 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .._core.errors import GpuFleetError
 from .._core.runner import Runner
 from .._preflight.installed import find_installation, shebang
 from .._service.ports import Ports
+from .account import account_of
 from .builtin import Builtin
-from .compare import JUDGED, METRICS, incomparable, verdict
+from .compare import incomparable, verdict
 from .fingerprint import Fingerprint, Part, files_part, gpus_part, model_part, plain_parts
 from .guidellm import GuideLlm
 from .lock import refuse_while_changing, undisturbed
-from .profile import Profile, to_profile
+from .notes import notes_of
+from .request import Request
 from .result import SCHEMA_VERSION, level_of, peak_of, rounded, success_percent
+from .running import refuse_another_server
+from .standing import refuse_itself, refuse_silent
 from .store import ResultStore
+from .sweep import owners_of, sweep
 from .target import Target, find_target
-from .tool import Aim, Measured, Tool, account_of
+from .tool import Aim, Measured, Tool
 from .vllm_bench import VllmBench
 
 DEFAULT_VLLM = "/opt/vllm/bin/vllm"
 DEFAULT_GUIDELLM = "/opt/guidellm/bin/guidellm"
-# A prompt that differs from what was asked for by more than this is worth a word.
-_OFF_PERCENT = 5.0
-# The last requests of a level run out one by one: a good generator stays above this.
-_BUSY_SHARE = 0.8
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked of one run; as the module's options have it."""
-
-    service: Optional[str]
-    base_url: Optional[str]
-    model: Optional[str]
-    api_key: Optional[str]
-    tool: str
-    executable: Optional[str]
-    tokenizer: Optional[str]
-    user: Optional[str]
-    profile: Profile
-    baseline: Optional[Mapping[str, Any]]
-    max_regression: float
-    judged: Tuple[str, ...]
-    min_success: float
-    force: bool
-    request_timeout: float
-    timeout: float
-
-
-def to_request(params: Mapping[str, Any]) -> Request:
-    """The module's parameters, checked. Raises GpuFleetError."""
-    for name, least, most in (("max_regression", 0.0, 1e6), ("min_success", 0.0, 100.0)):
-        if not least <= params[name] <= most:
-            raise GpuFleetError("%s: %g is no percentage from %g to %g." % (name, params[name], least, most))
-    for name in ("request_timeout", "timeout"):
-        if not 0 < params[name] <= 86400:
-            raise GpuFleetError("%s: %g is no number of seconds over 0 and up to a day." % (name, params[name]))
-    unknown = [name for name in params["judged"] or () if name not in METRICS]
-    if unknown:
-        raise GpuFleetError("judged: there is no metric %s. There are: %s." % (", ".join(unknown), ", ".join(METRICS)))
-    baseline = params["baseline"]
-    if baseline is not None and (not isinstance(baseline, Mapping) or not isinstance(baseline.get("levels"), list)):
-        raise GpuFleetError("baseline: this is no result of a benchmark: it has no levels. Give the result of an earlier run.")
-    values = {name: params[name] for name in Request.__dataclass_fields__ if name not in ("profile", "judged")}
-    return Request(profile=to_profile(params["profile"] or {}), judged=tuple(params["judged"] or JUDGED), **values)
 
 
 class Run:
@@ -92,23 +52,28 @@ class Run:
         self._tool = self._tool_for(self.target)
         self._tool_version = self._tool.version()
         self._gpus = self._inventory()
+        self._installation = find_installation(self.target.executable) if self.target.executable else None
         self.fingerprint = self._fingerprint()
+        refuse_another_server(self.target, self._installation, self._ports)
         self._baseline_fits()
         self.stored = None if request.force else self._store.load(self.fingerprint.digest)
         if self.stored is not None and self._too_many_failed(self.stored):
             self.stored = None  # what failed then may work now
+        if self.stored is not None and request.baseline is not None:
+            refuse_itself(self.target, self.stored, request.baseline)
 
     def planned(self) -> Dict[str, Any]:
         """What a run would do, for check mode."""
         if self.stored is not None:
             return self.standing()
         refuse_while_changing(self._ports)
-        return dict(self._frame(True), result=None, verdict=None, path=None)
+        return dict(self._frame(True), result=None, verdict=None, path=None, untried=self._tool.untried)
 
     def standing(self) -> Dict[str, Any]:
         """The result that stands, judged anew: the baseline may be another one."""
         if self.stored is None:
             raise GpuFleetError("There is no result for %s." % self.target.name)
+        refuse_silent(self.target, self.stored)
         return self._judged(self.stored, False, self._store.path(self.fingerprint.digest))
 
     def measure(self) -> Dict[str, Any]:
@@ -120,6 +85,7 @@ class Run:
         commands: List[List[str]] = []
         about: Dict[str, Any] = {}
         with undisturbed(self._ports, self.target.name):
+            sweep(owners_of(self._tool_user))
             self._refuse_another_invocation("since it was looked at")
             for concurrency in profile.concurrency:
                 done = self._tool.measure(profile, concurrency, nonce)
@@ -128,10 +94,12 @@ class Run:
                 about.update(done.about)
                 self._refuse_another_invocation("while it was measured at concurrency %d, so its figures mean nothing" % concurrency)
             result = self._result(begun, levels, commands, dict(about, nonce=nonce))
-            result["notes"] = self.warnings = [*self._of_lengths(result), *self._of_idleness(result)]
+            result["notes"] = self.warnings = notes_of(result)
             path = None
-            # A result with more failures than are accepted does not stand: the next run measures again.
-            if not self._too_many_failed(result):
+            # A result with more failures than are accepted does not stand, and neither does an older one, which it proves wrong.
+            if self._too_many_failed(result):
+                self._store.drop(self.fingerprint.digest)
+            else:
                 path = self._store.save(result)
         return self._judged(result, True, path)
 
@@ -140,7 +108,7 @@ class Run:
     def _tool_for(self, target: Target) -> Tool:
         request = self._request
         vllm = request.executable if request.tool != "guidellm" and request.executable else target.executable or DEFAULT_VLLM
-        user = request.user or target.user
+        user = self._tool_user = request.user or target.user
         account_of(user)
         aim = Aim(
             url=target.url,
@@ -193,7 +161,7 @@ class Run:
 
     def _fingerprint(self) -> Fingerprint:
         target, request = self.target, self._request
-        installation = find_installation(target.executable) if target.executable else None
+        installation = self._installation
         parts: List[Part] = []
         if target.files:
             parts.append(files_part("unit", target.files))
@@ -255,27 +223,6 @@ class Run:
 
     def _too_many_failed(self, result: Mapping[str, Any]) -> bool:
         return any(level["success_percent"] < self._request.min_success for level in result["levels"])
-
-    def _of_lengths(self, result: Mapping[str, Any]) -> List[str]:
-        wanted = self._request.profile.input_tokens
-        for level in result["levels"]:
-            if level["completed"] and level["input_tokens"] is not None:
-                found = level["input_tokens"] / level["completed"]
-                if abs(found - wanted) * 100.0 > _OFF_PERCENT * wanted:
-                    return [
-                        "At concurrency %d the prompts had %.0f tokens on average, and not the %d of the profile: %s makes them of text, "
-                        "which the model's tokenizer counts otherwise." % (level["concurrency"], found, wanted, self._request.tool)
-                    ]
-        return []
-
-    def _of_idleness(self, result: Mapping[str, Any]) -> List[str]:
-        return [
-            "At concurrency %d only %.1f requests were under way on average: %s could not keep up, so these figures are lower than "
-            "what the server can do. Give the load generator more processor time, or choose another tool."
-            % (level["concurrency"], level["kept_busy"], self._request.tool)
-            for level in result["levels"]
-            if level["kept_busy"] is not None and level["kept_busy"] < _BUSY_SHARE * level["concurrency"]
-        ]
 
     def _judged(self, result: Mapping[str, Any], changed: bool, path: Optional[str]) -> Dict[str, Any]:
         request = self._request

@@ -50,3 +50,9 @@ class ResultStore:
         if change is not None:
             apply_change(change)
         return path
+
+    def drop(self, fingerprint: str) -> None:
+        """Have no result of it any more: a newer one has proven it wrong. Raises GpuFleetError."""
+        change = compare(WantedFile(self.path(fingerprint), None))
+        if change is not None:
+            apply_change(change)

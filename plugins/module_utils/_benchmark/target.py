@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from .._core.errors import GpuFleetError
 from .._server.http import Server, ServerError, connect_address
 from .._service.ports import Ports
+from .._systemd.show import UnitStatus
 from .._unit.env_file import read_env_file
 from .._unit.found import ManagedService, find_managed
 from .._unit.slug import slug as make_slug
@@ -32,10 +33,11 @@ class Target:
     """One server. ``model`` is the name it is asked by, ``weights`` the directory or repository behind it ("" if unknown).
 
     ``tokenizer`` is what the service's configuration says of it (``tokenizer``, ``tokenizer-mode``, ``trust-remote-code``).
-    ``service``, ``executable``, ``user``, ``files`` (unit, drop-ins, configuration) and ``invocation`` are a service's; ``gpus`` are the
-    indices of its GPUs, None where they aren't known, and ``here`` is whether it runs on this host.
+    ``service``, ``status`` (of its unit), ``executable``, ``user`` and ``files`` (unit, drop-ins, configuration) are a service's; ``gpus``
+    are the indices of its GPUs, None where they aren't known, and ``here`` is whether it runs on this host.
     """
 
+    server: Server = field(repr=False)
     url: str
     model: str
     weights: str
@@ -48,8 +50,13 @@ class Target:
     user: Optional[str] = None
     files: Tuple[str, ...] = ()
     gpus: Optional[Tuple[int, ...]] = None
-    invocation: str = ""
+    status: Optional[UnitStatus] = None
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def invocation(self) -> str:
+        """Of a service's unit, which changes with every start."""
+        return self.status.invocation_id if self.status is not None else ""
 
     @property
     def name(self) -> str:
@@ -111,6 +118,7 @@ def _by_service(ports: Ports, service: ManagedService, model: Optional[str], api
     server = ports.server(service.host, service.port, key, service.tls)
     card, version = _ask(server, model or service.served_name)
     return Target(
+        server=server,
         url=server.url,
         model=model or service.served_name,
         weights=service.model,
@@ -123,7 +131,7 @@ def _by_service(ports: Ports, service: ManagedService, model: Optional[str], api
         user=user.group(1) if user is not None else None,
         files=tuple(files + ([config] if os.path.exists(config) else [])),
         gpus=service.gpus,
-        invocation=status.invocation_id or "",
+        status=status,
         tokenizer=_tokenizer_settings(config),
     )
 
@@ -154,6 +162,7 @@ def _by_url(ports: Ports, base_url: str, model: Optional[str], api_key: Optional
     server = ports.server(parts.hostname, port, api_key, parts.scheme == "https")
     card, version = _ask(server, model)
     return Target(
+        server=server,
         url=server.url,
         model=str(card["id"]),
         weights=str(card.get("root") or ""),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
+import shlex
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -16,8 +16,10 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .._core.errors import GpuFleetError
 from .._core.runner import Completed, Runner
+from .account import account_of
 from .profile import Profile
 from .result import Sample
+from .sweep import PREFIX, hold
 
 # How much of a failed tool's last words is passed on.
 _SAID_LINES = 12
@@ -57,9 +59,10 @@ class Measured:
 
 
 class Tool:
-    """A load generator. ``name`` is the one of the module's option."""
+    """A load generator. ``name`` is the one of the module's option, ``untried`` what only a real run shows of it, in a sentence."""
 
     name = ""
+    untried: Optional[str] = None
 
     def version(self) -> Optional[str]:
         """The tool's own version. Raises GpuFleetError when the tool can't be used on this host, and says what to do about it."""
@@ -123,7 +126,8 @@ class Workplace:
 def workplace(runner: Runner, user: Optional[str]) -> Iterator[Workplace]:
     """A workplace for the length of one level."""
     try:
-        directory = tempfile.mkdtemp(prefix="gpufleet-benchmark-")
+        directory = tempfile.mkdtemp(prefix=PREFIX)
+        held = hold(directory)
         account = account_of(user)
         if account is not None:
             os.chown(directory, account.pw_uid, account.pw_gid)
@@ -133,20 +137,11 @@ def workplace(runner: Runner, user: Optional[str]) -> Iterator[Workplace]:
         yield Workplace(runner, user, directory)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        os.close(held)
 
 
 # /proc shows the namespace's own processes, so that a tool finds itself there.
 _NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"]
-
-
-def account_of(user: Optional[str]) -> Optional[pwd.struct_passwd]:
-    """The account that tools run as; None where they run as we do. Raises GpuFleetError for one that doesn't exist."""
-    if user is None or os.geteuid() != 0:
-        return None
-    try:
-        return pwd.getpwnam(user)
-    except KeyError as exc:
-        raise GpuFleetError("There is no user %s on this host to run the load generator as. Make it, or set user." % user) from exc
 
 
 def as_user(user: Optional[str]) -> List[str]:
@@ -176,7 +171,7 @@ def failed(tool: str, concurrency: int, done: Completed, why: str) -> GpuFleetEr
     return GpuFleetError(
         "%s told nothing of concurrency %d (%s). It %s. Run the command by hand to see all of it."
         % (tool, concurrency, why, said(done)),
-        command=list(done.argv), rc=done.rc,
+        command=shlex.join(done.argv), rc=done.rc,
     )
 
 

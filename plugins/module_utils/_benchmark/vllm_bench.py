@@ -26,6 +26,8 @@ class VllmBench(Tool):
     """Runs ``executable bench serve`` once for each level."""
 
     name = "vllm_bench"
+    # Its --help alone takes seconds of a host that serves.
+    untried = "`vllm bench serve` itself was not tried, only looked for"
 
     def __init__(self, aim: Aim, runner: Runner, executable: str) -> None:
         self._aim = aim

@@ -21,6 +21,9 @@ class Streaming:
         self.behave: Callable[[int], str] = lambda number: "ok"
         self.key: "str | None" = None
         self.tokenize = True
+        # Of completions that are no streams: whether they are answered, and how many of one token were.
+        self.answers = True
+        self.proofs = 0
         self.token_s = 0.002
         self.bodies: "list[dict[str, Any]]" = []
         self.busy = 0
@@ -78,6 +81,9 @@ class _Handler(BaseHTTPRequestHandler):
         # two tokens a word where the prompt is text
         counted = len(prompt) if isinstance(prompt, list) else 2 * len(prompt.split())
         if not body.get("stream"):
+            if not state.answers:
+                return self._json(500, {"error": {"message": "engine on fire"}})
+            state.proofs += body["prompt"] == "Hello"
             return self._json(200, {"choices": [{"text": "x"}], "usage": {"prompt_tokens": counted, "completion_tokens": 1}})
         with state.lock:
             number = len(state.bodies)

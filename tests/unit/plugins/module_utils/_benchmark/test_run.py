@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
@@ -15,7 +17,9 @@ from typing import Any, Dict, List, Optional, Sequence
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark import load
-from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.run import Run, summary, to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.notes import notes_of
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.request import to_request
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.run import Run, summary
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.store import ResultStore
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock, holder_of
@@ -61,6 +65,8 @@ class Units(Systemd):
         super().__init__(Runner())
         self.active = {"vllm-m.service": "active"}
         self.invocations: List[str] = []
+        self.main_start: Optional[float] = None
+        self.need_daemon_reload = False
 
     def statuses(self, units: Sequence[str]) -> Dict[str, UnitStatus]:
         found = {}
@@ -68,7 +74,10 @@ class Units(Systemd):
             state = self.active.get(unit, "inactive")
             invocation = self.invocations.pop(0) if self.invocations else "one"
             sub = "running" if state == "active" else "dead"
-            found[unit] = UnitStatus(unit, "loaded", state, sub, main_pid=7 if state == "active" else 0, invocation_id=invocation)
+            found[unit] = UnitStatus(
+                unit, "loaded", state, sub, main_pid=7 if state == "active" else 0, invocation_id=invocation,
+                main_start=self.main_start, need_daemon_reload=self.need_daemon_reload,
+            )  # fmt: skip
         return found
 
 
@@ -138,16 +147,23 @@ def test_a_run_is_measured_once_and_stands(world: World) -> None:
     asked = len(world.server.bodies)
     again = world.go()
     assert not again["changed"] and again["result"] == result and again["path"] == first["path"]
-    assert len(world.server.bodies) == asked, "not one request more"
+    assert len(world.server.bodies) == asked and world.server.proofs == 1, "not one request more but the proof that it answers"
     assert world.go(force=True)["changed"] and len(world.server.bodies) == 2 * asked
 
 
 def test_check_mode_says_what_would_be_done_and_asks_for_no_token(world: World) -> None:
     plan = world.run().planned()
-    assert plan["changed"] and plan["result"] is None and plan["verdict"] is None
+    assert plan["changed"] and plan["result"] is None and plan["verdict"] is None and plan["untried"] is None
     assert world.server.bodies == [] and not os.path.exists(world.paths.run)
     world.go()
     assert not world.run().planned()["changed"]
+
+
+def test_check_mode_says_that_vllm_bench_was_not_tried(world: World) -> None:
+    tool = world.root / "vllm"
+    tool.write_text("#!/bin/false\n")
+    tool.chmod(0o755)
+    assert "was not tried" in world.run(tool="vllm_bench", executable=str(tool)).planned()["untried"]
 
 
 @pytest.mark.parametrize("what", ["unit", "model", "profile", "drop-in", "configuration"])
@@ -170,6 +186,49 @@ def test_whatever_can_move_the_result_has_it_measured_again(world: World, what: 
     assert again.stored is None and again.fingerprint.digest != before["fingerprint"]
 
 
+@pytest.mark.parametrize("what", ["units/vllm-m.service", "units/vllm-m.service.d/90-mine.conf", "etc/m.yaml", "etc/m.env",
+                                  "models/config.json", "models/m.safetensors"])  # fmt: skip
+def test_a_process_that_is_older_than_its_files_is_not_measured(world: World, what: str) -> None:
+    path = world.root / what
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(path.read_text() if path.exists() else "")
+    written = path.stat().st_mtime
+    world.systemd.main_start = written + 60
+    world.run()
+    world.systemd.main_start = written - 1
+    for params in ({}, {"force": True}):
+        with pytest.raises(GpuFleetError, match="vllm-m.service can't be measured: its process is older than .*The figures would be"):
+            world.run(**params)
+    assert world.server.bodies == []
+
+
+def test_a_unit_that_systemd_has_not_read_is_not_measured(world: World) -> None:
+    world.systemd.need_daemon_reload = True
+    with pytest.raises(GpuFleetError, match="its unit file was changed since systemd read it"):
+        world.run()
+
+
+def test_an_installation_that_was_exchanged_under_the_server_is_not_measured(world: World) -> None:
+    site = world.root / "venv" / "lib" / "python3.11" / "site-packages"
+    (site / "vllm").mkdir(parents=True)
+    (world.root / "venv" / "bin").mkdir()
+    (world.root / "venv" / "bin" / "vllm").write_text("#!%s/venv/bin/python3\n" % world.root)
+    (world.root / "venv" / "bin" / "python3").symlink_to(sys.executable)
+    unit = world.root / "units" / "vllm-m.service"
+    unit.write_text(unit.read_text().replace("/opt/vllm/bin/vllm", str(world.root / "venv" / "bin" / "vllm")))
+    for version in ("0.33.0", "0.33.0+cpu", "0.34.0"):
+        info = site / ("vllm-%s.dist-info" % version)
+        info.mkdir()
+        (info / "METADATA").write_text("Name: vllm\nVersion: %s\n" % version)
+        if version == "0.34.0":
+            with pytest.raises(GpuFleetError, match="it runs vLLM 0.33.0, and .*/vllm is vLLM 0.34.0 by now"):
+                world.run()
+        else:
+            assert {"name": "vllm_version", "value": version} in [
+                {"name": part["name"], "value": part["value"]} for part in world.run().fingerprint.to_result()]
+        shutil.rmtree(info)
+
+
 def test_another_driver_is_another_result(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.go()
     monkeypatch.setattr(Reader, "driver", "590.1")
@@ -189,12 +248,40 @@ def test_a_throttled_server_is_a_regression(world: World) -> None:
     world.server.token_s = 0.02
     baseline = world.go()["result"]
     world.server.token_s = 0.1
-    done = world.go(force=True, baseline=baseline, max_regression=20.0)
+    done = world.go(baseline=baseline, max_regression=20.0)
     assert not done["verdict"]["ok"] and done["changed"]
     assert {"output_throughput", "tpot_ms.median", "e2e_ms.median"} <= {each["metric"] for each in done["verdict"]["regressions"]}
     assert "percent worse than" in summary(done) and "m does not do what is asked of it" in summary(done)
-    assert not world.go(baseline=baseline, max_regression=20.0)["verdict"]["ok"], "the result stands, and so does what is wrong with it"
-    assert world.go(baseline=baseline, max_regression=10000.0)["verdict"]["ok"]
+    again = world.go(force=False, baseline=baseline, max_regression=20.0)
+    assert not again["changed"] and not again["verdict"]["ok"], "the result stands, and so does what is wrong with it"
+    assert world.go(force=False, baseline=baseline, max_regression=10000.0)["verdict"]["ok"]
+
+
+def test_a_result_is_never_held_against_itself(world: World) -> None:
+    baseline = world.go()["result"]
+    with pytest.raises(GpuFleetError, match="it is the very result that stands for m, of %s" % baseline["measured"]):
+        world.run(force=False, baseline=json.loads(json.dumps(baseline)))
+    assert world.run(baseline=baseline).stored is None, "a gate measures"
+    assert world.run(baseline=baseline).planned()["changed"]
+    assert world.run(force=False, baseline=dict(baseline, measured="2026-01-01T00:00:00Z")).stored is not None
+
+
+def test_a_result_stands_only_where_the_server_answers(world: World) -> None:
+    world.go()
+    world.server.answers = False
+    for way in ("standing", "planned"):
+        with pytest.raises(GpuFleetError, match="does not answer a completion now: HTTP 500: engine on fire"):
+            getattr(world.run(), way)()
+    world.server.answers = True
+    assert not world.go()["changed"]
+
+
+def test_an_older_result_does_not_stand_once_a_newer_run_has_failed(world: World) -> None:
+    first = world.go()
+    world.server.behave = lambda number: "http_500" if number % 4 == 0 else "ok"
+    assert not world.go(force=True)["verdict"]["ok"] and not os.path.exists(first["path"])
+    world.server.behave = lambda number: "ok"
+    assert world.go()["changed"]
 
 
 def test_a_result_with_failures_does_not_stand(world: World) -> None:
@@ -328,7 +415,7 @@ def test_a_load_generator_that_cannot_keep_up_is_told(world: World) -> None:
     one = world.run()
     result = one.measure()["result"]
     result["levels"][1]["kept_busy"] = 1.1
-    assert "At concurrency 2 only 1.1 requests were under way" in one._of_idleness(result)[-1]
+    assert "At concurrency 2 only 1.1 requests were under way" in notes_of(result)[-1]
     result["levels"][1]["kept_busy"] = 1.7
     result["levels"][0]["kept_busy"] = None
-    assert one._of_idleness(result) == []
+    assert not [note for note in notes_of(result) if "under way" in note]

@@ -9,6 +9,7 @@ import json
 import os
 import pwd
 import select
+import shlex
 import stat
 import subprocess
 import sys
@@ -220,8 +221,9 @@ def test_a_tool_is_judged_by_its_file_and_not_by_its_exit_status() -> None:
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_tool_without_a_file_is_an_error_with_its_last_words(place: int) -> None:
     runner = Playing(rc=2, stderr="usage: vllm\nvllm: error: unrecognized arguments: --num-warmups")
-    with pytest.raises(GpuFleetError, match="exit status 2: .*unrecognized arguments: --num-warmups"):
+    with pytest.raises(GpuFleetError, match="exit status 2: .*unrecognized arguments: --num-warmups") as caught:
         tools(runner)[place].measure(PROFILE, 4, 1)
+    assert shlex.split(caught.value.result["command"]) == runner.argv, "one line, to be run by hand"
     assert not os.path.exists(runner.directory)
 
 
