@@ -44,7 +44,7 @@ def command_of(job: str, results_file: str) -> str:
     name = _NAME.match(job)
     if name is None:
         raise ValueError("%r is no job of Ansible's" % job)
-    # Neither grep nor the shell, nor the sudo around it, may find the name in its own command line: not in the pattern, and not in the path.
+    # Neither grep nor the shell, nor the sudo around it, may find the name in its own command line: neither in the pattern nor in the path.
     number = name.group(0)[1:]
     pattern = "[j]%s" % number
     path = shlex.quote(results_file).replace("j" + number, "j''" + number)
