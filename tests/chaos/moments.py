@@ -16,6 +16,8 @@ from chaos.sight import Window
 PHASES = ("preflight", "stop", "settle", "load", "commit")
 _NEAR_S = 0.4
 _PAUSE_S = 0.002
+# Of a swap's usual time: later than this a quick one may have ended.
+_SURELY = 0.8
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,15 @@ def tries(kind: str, count: int, seed: int) -> list[Try]:
         else:
             moment = Moment(phase=edges[(number - even) % len(edges)], after_s=dice.random() * _NEAR_S)
         found.append(Try(kind, number, moment, dice.random() < 0.5))
+    return found
+
+
+def again(kind: str, missed: int, after: int, seed: int) -> list[Try]:
+    """For moments that found no swap under way as many others, numbered from ``after``: anywhere but at its very end."""
+    found = []
+    for number in range(after, after + missed):
+        dice = random.Random(f"{seed}/{kind}/{number}")
+        found.append(Try(kind, number, Moment(part=dice.uniform(0.05, _SURELY)), dice.random() < 0.5))
     return found
 
 

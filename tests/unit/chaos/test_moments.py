@@ -9,11 +9,12 @@ import json
 from argparse import Namespace
 
 import pytest
-from chaos.__main__ import works
+from chaos.__main__ import works, works_again
 from chaos.catalogue import entries_with
 from chaos.failing import FAILING, Failing
-from chaos.moments import PHASES, tries
+from chaos.moments import PHASES, again, tries
 from chaos.stream import is_whole
+from chaos.subject import Outcome
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import resolve
 
@@ -72,3 +73,16 @@ def test_single_tries_and_groups_can_be_repeated() -> None:
     assert count("job") == 20 and count("new model") == len(FAILING)
     assert count("job:3", "controller:29", f"new model: {FAILING[0].name}", f"new model: {FAILING[1].name}") == 4
     assert count("job:20") == count("rolling") == 0
+
+
+def test_for_each_moment_that_missed_another_one_is_tried_until_there_are_as_many_as_were_asked_for() -> None:
+    def missing(hits: int, tried: int) -> int:
+        outcomes = [Outcome("gpu01", "job:0", "job", hit=number < hits) for number in range(tried)]
+        return len(works_again(outcomes, {"controller": 40, "job": 20}, 7))
+
+    assert missing(20, 20) == missing(20, 25) == missing(0, 0) == 0
+    assert missing(17, 20) == missing(17, 23) == 3
+    assert missing(0, 1) == 1  # one that was asked for by its name
+    others = again("job", 3, 20, 7)
+    assert [one.number for one in others] == [20, 21, 22] and others == again("job", 3, 20, 7) != again("job", 3, 23, 7)
+    assert all(0.0 < one.moment.part < 0.9 for one in others)
