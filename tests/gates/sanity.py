@@ -16,16 +16,18 @@ are used are named.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import List, NamedTuple, Sequence, Set
+from typing import Iterator, List, NamedTuple, Sequence, Set
 
 import cores
 import tarball
@@ -99,6 +101,16 @@ def home_of(core: Core) -> Path:
     return home
 
 
+@contextlib.contextmanager
+def installed(purpose: str) -> Iterator[Path]:
+    """What users install, with the one file that tells ansible-test which Pythons it is for."""
+    with tarball.unpacked(purpose) as target:
+        (target / "tests").mkdir()
+        shutil.copy2(tree.ROOT / "tests" / "config.yml", target / "tests")
+        tree.known_to_git(target)
+        yield target
+
+
 class Result(NamedTuple):
     """What sanity came to with one core. ``pythons``: those that the code was compiled and imported with."""
 
@@ -119,7 +131,8 @@ def judge(output: str, returncode: int, present: Set[str], ignore_files: Sequenc
         problems.append("ansible-test ended with exit code %d" % returncode)
     if not started:
         problems.append("it ran no test")
-    pythons = sorted({python for name, python in started if python}, key=lambda text: int(text.split(".")[1]))
+    # It begins, and has nothing to do, with a Python that is older than what modules are for.
+    pythons = sorted({python for name, python in started if python in present}, key=lambda text: int(text.split(".")[1]))
     return Result(len(started) - failed, failed or len(problems), pythons, problems)
 
 
@@ -131,7 +144,7 @@ def check(core: Core, links: Path, present: Set[str], words: Sequence[str], whol
     env = dict(os.environ, HOME=str(home), PATH=path)
     env.setdefault("PIP_QUIET", "1")
     env.pop("PYTHONPATH", None)
-    checked = tree.copy if whole else tarball.unpacked
+    checked = tree.copy if whole else installed
     with (home / "lock").open("w") as lock, checked("sanity-" + core.minor) as copy:
         fcntl.flock(lock, fcntl.LOCK_EX)
         bootstrap_pip(home, core)

@@ -48,7 +48,6 @@ def unpacked(purpose: str) -> Iterator[Path]:
     with tree.place(purpose) as target, tempfile.TemporaryDirectory(prefix="gpufleet-tarball-") as output:
         with tarfile.open(build(Path(output))) as opened:
             opened.extractall(target, filter="data")
-        tree.known_to_git(target)
         yield target
 
 

@@ -70,4 +70,4 @@ def failure(asked: Asked, answer: Mapping[str, Any]) -> GpuFleetError:
 
 def _has_files(directory: str) -> bool:
     """Whether there is a file to go on from; what is not there has none."""
-    return any(os.path.getsize(os.path.join(where, name)) for where, _, names in os.walk(directory) for name in names)
+    return any(os.path.getsize(os.path.join(where, name)) for where, _directories, names in os.walk(directory) for name in names)

@@ -52,7 +52,7 @@ def _strangers(service: ManagedService, ports: Ports, least: int) -> List[str]:
             name = part.uuid if gpu.memory_type == "mig" else "GPU %d" % gpu.index
             found += [(process.used_mib or 0, "%s on %s" % (holder_text(process), name)) for process in part.processes
                       if process.unit != service.unit and (process.used_mib is None or process.used_mib >= least)]
-    return [text for _, text in sorted(found, key=lambda each: -each[0])]
+    return [text for _used_mib, text in sorted(found, key=lambda each: -each[0])]
 
 
 def _next(status: UnitStatus, held: bool) -> str:

@@ -261,12 +261,7 @@ class Rollback:
             try:
                 wait_ready(target, systemd, clock, max(1.0, deadline.remaining), restarts, self._log.seen, UNWELL_FOR_S)
             except NotReady as exc:
-                # It serves others, or those who have its key. Nothing more can be put back, and it is told as what it is.
-                if not exc.busy and not exc.refused:
-                    from .kept_down import why_down  # seldom needed
-
-                    raise GpuFleetError(why_down(exc, service, self._ports)) from exc
-                why = "too busy to answer" if exc.busy else "but it refuses the API key of its own declaration"
+                why = self._at_least_it_runs(exc, service)
                 how = "runs%s, %s" % (again, why)
                 said = "%s runs%s, %s (%s)" % (service.unit, again, why, exc.unwell.detail.rstrip(".") if exc.unwell else "")
 
@@ -275,6 +270,16 @@ class Rollback:
             self._undone.how[service.unit] = how
             self._undone.serves = True
             self._undone.back.append(service.unit)
+
+    def _at_least_it_runs(self, not_ready: NotReady, service: ManagedService) -> str:
+        """It serves others, or those who have its key: nothing more can be put back, and it is told as what it is. Else it is down."""
+        if not_ready.busy:
+            return "too busy to answer"
+        if not_ready.refused:
+            return "but it refuses the API key of its own declaration"
+        from .kept_down import why_down  # seldom needed
+
+        raise GpuFleetError(why_down(not_ready, service, self._ports)) from not_ready
 
     def _steady(self, unit: str) -> None:
         """A unit that this collection does not manage: what it serves, and where, is not known."""

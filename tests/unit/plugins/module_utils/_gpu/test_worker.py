@@ -184,10 +184,10 @@ def test_several_work_at_once_and_one_that_hangs_is_not_waited_for_twice() -> No
         for hung in workers[2:]:
             hung.begin(("hang", "plain"))
         for hung in (workers[0], *workers[2:]):
-            with pytest.raises(WorkerGone, match="the call that hangs did not answer within 0.6 s"):
-                hung.finish(0.6)
-        assert time.monotonic() - started < 1.7
-        assert workers[1].finish(0.2) == 1 and len(workers[1].finish(0.2)) == 300_000 and workers[1].finish(0.2) == "done"
+            with pytest.raises(WorkerGone, match="the call that hangs did not answer within 2 s"):
+                hung.finish(2.0)
+        assert time.monotonic() - started < 5.5
+        assert workers[1].finish(30.0) == 1 and len(workers[1].finish(30.0)) == 300_000 and workers[1].finish(30.0) == "done"
     finally:
         for worker in workers:
             worker.close()
