@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,9 @@ class LiveSwap:
     def __init__(self, directory: Path, model: str, *arguments: str, **env: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "out"
-        # SSH's shared connections of this run alone, so that no other test's are touched.
-        self.sockets = directory / "cp"
+        # SSH's shared connections of this run alone, so that no other test's are touched. A test's own directory may be too deep: the
+        # path of a Unix socket has 107 bytes.
+        self.sockets = Path(tempfile.mkdtemp(prefix="gpufleet-cp-"))
         command = [str(Path(sys.executable).parent / "ansible-playbook"), "playbooks/swap_model.yml", "-i", "inventories/lab"]
         full = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0", "PYTHONUNBUFFERED": "1", **env}
         full["ANSIBLE_SSH_CONTROL_PATH_DIR"] = str(self.sockets)
@@ -72,3 +75,4 @@ class LiveSwap:
             self.process.wait(30)
         for pid in self.masters():
             os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.sockets, ignore_errors=True)
