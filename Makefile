@@ -38,7 +38,7 @@ demo: venv ## Watch three hosts swap from one model to another, without a GPU (r
 test: venv venv-newest ## Run every kind of test there is, a line each: what to run before a commit (root, 25 minutes)
 	@$(PY) tests/gates/stages.py
 
-test-all: venv venv-newest ## The same with every case on hosts, and sanity of the tests themselves: what CI runs (root, an hour)
+test-all: venv venv-newest ## The same with every case on hosts, and sanity of the tests themselves: every night (root, an hour)
 	@$(PY) tests/gates/stages.py --all
 
 lint: venv ## yamllint, ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, shellcheck, and what is generated

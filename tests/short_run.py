@@ -4,7 +4,7 @@
 """`--short`: what `make test` runs of the lab's tests, so that it ends while its user still remembers what they changed.
 
 It runs what tests/short.txt lists, of each test there one case: which one is chosen by the test's name, so that it is always the
-same, and over all tests each distribution has some. The rest is left to `make test-all`, which is what CI runs. Without
+same, and over all tests each distribution has some. The rest is left to `make test-all`, for every night and before a release. Without
 `--short` everything runs, so whoever names a file gets all of it. How many were left out is said at the end of the run, and
 in the stage's line.
 """
