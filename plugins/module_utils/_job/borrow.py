@@ -63,7 +63,8 @@ def borrow(
         else:
             first.append(underway.first_step(found, ports))
             if check_mode:
-                return _after_another(params, request, ports, store, first)
+                plan = partial(_begin, params, request, ports, True, True, store, first)
+                return underway.planned_after(plan, {"changed": True, "actions": first, "command": request.shown, "put_back": None})
             clear(found, ports, store)
 
 
@@ -219,17 +220,3 @@ def _followed(found: Mapping[str, Any], ports: Ports) -> Dict[str, Any]:
     return dict(
         told, changed=True, actions=[{"action": "follow", "target": CHANGE_UNIT, "reason": reason}], job=job_entry(str(found["id"]), True)
     )
-
-
-def _after_another(
-    params: Mapping[str, Any], request: BorrowRequest, ports: Ports, store: Store, first: List[Dict[str, str]]
-) -> Dict[str, Any]:
-    """In check mode: an abandoned change comes first, and how it will leave the host is not known. The rest is planned from now."""
-    note = "What comes after the change that was abandoned is planned from the host as it is now, and looked at again then."
-    try:
-        planned = _begin(params, request, ports, True, True, store, first)
-    except GpuFleetError as exc:
-        # It may be due to what is half done, and the run itself looks again before it touches anything.
-        planned = {"changed": True, "actions": first, "command": request.shown, "put_back": None}
-        note += " As the host is now, it could not be done: %s" % exc.msg
-    return dict(planned or {}, warnings=[note, *((planned or {}).get("warnings") or [])])

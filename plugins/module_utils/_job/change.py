@@ -58,7 +58,8 @@ def change(params: Mapping[str, Any], request: Request, ports: Ports, check_mode
         else:
             first.append(underway.first_step(found, ports))
             if check_mode:
-                return _after_another(params, request, ports, store, first)
+                plan = partial(_without_one_under_way, params, request, ports, True, True, store, first)
+                return underway.planned_after(plan, _behind(first, _not_begun(request, ports)))
             clear(found, ports, store)
 
 
@@ -94,20 +95,6 @@ def _without_one_under_way(
 def _behind(first: List[Dict[str, str]], done: Dict[str, Any]) -> Dict[str, Any]:
     """A result with what was done before it."""
     return dict(done, actions=first + done["actions"], changed=True) if first else done
-
-
-def _after_another(
-    params: Mapping[str, Any], request: Request, ports: Ports, store: Store, first: List[Dict[str, str]]
-) -> Dict[str, Any]:
-    """In check mode: an abandoned change comes first, and how it will leave the host is not known. The rest is planned from now."""
-    note = "What comes after the change that was abandoned is planned from the host as it is now, and looked at again then."
-    try:
-        planned = _without_one_under_way(params, request, ports, True, True, store, first)
-    except GpuFleetError as exc:
-        # It may be due to what is half done, and the run itself looks again before it touches anything.
-        planned = _behind(first, _not_begun(request, ports))
-        note += " As the host is now, it could not be done: %s" % exc.msg
-    return dict(planned or _behind(first, _not_begun(request, ports)), warnings=[note, *((planned or {}).get("warnings") or [])])
 
 
 def _here(request: Request, ports: Ports, check_mode: bool, store: Store) -> Dict[str, Any]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Mapping
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from .._core.errors import GpuFleetError
 from .._service.ports import Ports
@@ -114,3 +114,19 @@ def wait_for_end(change: str, store: Store, ports: Ports) -> Dict[str, Any]:
                     )
                 start(ports)
         clock.sleep(_PAUSE_S)
+
+
+def planned_after(plan: Callable[[], Optional[Dict[str, Any]]], otherwise: Dict[str, Any]) -> Dict[str, Any]:
+    """In check mode: an abandoned change comes first, and how it will leave the host is not known. The rest is planned from now.
+
+    ``plan`` is tried; where it comes to nothing, or says that it can't be done, the result is ``otherwise``.
+    """
+    note = "What comes after the change that was abandoned is planned from the host as it is now, and looked at again then."
+    planned = None
+    try:
+        planned = plan()
+    except GpuFleetError as exc:
+        # It may be due to what is half done, and the run itself looks again before it touches anything.
+        note += " As the host is now, it could not be done: %s" % exc.msg
+    planned = planned or otherwise
+    return dict(planned, warnings=[note, *(planned.get("warnings") or [])])
