@@ -11,10 +11,14 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Optional
 
+from .._core.clock import Clock
+from .let_go import wait_until_gone
 from .progress import PATH, read
 from .store import DIRECTORY, Store
 
 _PAUSE_S = 0.1
+# Words of systemd for a unit that has not ended.
+_RUNS = ("active", "activating", "deactivating", "reloading")
 
 
 def job_state() -> str:
@@ -38,8 +42,8 @@ def attend(
     """The last news of a change, as soon as it is in another phase than ``phase`` for ``steady`` seconds, or has ended.
 
     After ``seconds`` whatever is known, with ``job``, the state of the job's unit. With ``done`` comes ``result``, what the module
-    returns. ``unfinished`` is whether the change is still to be brought to an end, ``unknown`` that it has told nothing since the boot.
-    ``now`` is this host's time, in seconds since the epoch.
+    returns; that is told once the job is gone. ``unfinished`` is whether the change is still to be brought to an end, ``unknown``
+    that it has told nothing since the boot. ``now`` is this host's time, in seconds since the epoch.
     """
     store = Store(directory)
     end = time.monotonic() + seconds
@@ -47,6 +51,7 @@ def attend(
         news = _news(change, path)
         last = store.last()
         if last is not None and last.get("id") == change:
+            wait_until_gone(lambda: job() not in _RUNS, Clock())
             return dict(news or {"id": change}, done=True, result=last["result"])
         late = time.monotonic() >= end
         other = news is not None and news.get("phase") != phase

@@ -26,6 +26,7 @@ from . import main as _main
 from . import underway
 from .job import current_boot
 from .origin import began_by
+from .patient_lock import PatientLock
 from .record import BORROW, Record, digest_of, new_id
 from .store import Store
 
@@ -213,7 +214,8 @@ def clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
                 ) from exc
             if _is(found, store.load()):
                 raise
-    with HostLock(ports.paths.run, "clearing up"):  # nobody else begins a change meanwhile, whose record this would be
+    # Nobody else begins a change meanwhile, whose record this would be.
+    with PatientLock(ports.paths.run, "clearing up", ports.clock.monotonic() + _LOCK_S, ports.clock):
         left = store.load()
         begun_meanwhile = left is not None and found["attempts"] == 0 and left["attempts"] > 0
         if left is None or not _is(found, left) or begun_meanwhile or not underway.abandoned(left, ports):

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 from .._core.errors import GpuFleetError
 from .._service.ports import Ports
 from .._unit.change_unit import CHANGE_UNIT
+from .let_go import wait_until_gone
 from .progress import PATH, read
 from .store import Store
 
@@ -90,7 +91,13 @@ def resume(change: str, store: Store, ports: Ports) -> bool:
 
 
 def wait_for_end(change: str, store: Store, ports: Ports) -> Dict[str, Any]:
-    """What came of it. Starts its job when nobody runs it. Dying here does no harm: the job does not know of us."""
+    """What came of it, once its job is gone. Starts the job when nobody runs it. Dying here does no harm: the job does not know of us."""
+    result = _result(change, store, ports)
+    wait_until_gone(lambda: ports.systemd.status(CHANGE_UNIT).inactive, ports.clock)
+    return result
+
+
+def _result(change: str, store: Store, ports: Ports) -> Dict[str, Any]:
     clock = ports.clock
     look_at = clock.monotonic() + _LOOK_S
     starts = 0

@@ -18,6 +18,7 @@ class Files:
 
     def __init__(self, root: Path) -> None:
         self.store, self.progress = root / "change", root / "progress.json"
+        self.looks = 0
         self.store.mkdir()
 
     def news(self, phase: str, ago: float = 100.0, change: str = "a") -> None:
@@ -31,7 +32,14 @@ class Files:
         (self.store / "last.json").write_text(json.dumps({"id": change, "result": {"ready": True}}))
 
     def attend(self, phase: str, seconds: float, steady: float = 0.0) -> dict[str, Any]:
-        return attend("a", phase, seconds, steady, str(self.store), str(self.progress), lambda: "active")
+        return attend("a", phase, seconds, steady, str(self.store), str(self.progress), self.state)
+
+    def state(self) -> str:
+        """The job's: it goes on until the change has ended, and is gone some looks later."""
+        if not (self.store / "last.json").exists():
+            return "active"
+        self.looks += 1
+        return "deactivating" if self.looks < 3 else "inactive"
 
 
 def test_another_phase_is_news_at_once(tmp_path: Path) -> None:
@@ -66,6 +74,12 @@ def test_the_end_comes_with_the_result_also_when_a_boot_has_taken_the_news(tmp_p
     files = Files(tmp_path)
     files.last()
     assert files.attend("load", 5.0) == {"id": "a", "done": True, "result": {"ready": True}}
+
+
+def test_the_end_is_told_once_the_job_is_gone_for_the_next_change_to_begin_at_once(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.last()
+    assert files.attend("load", 5.0)["done"] and files.looks == 3
 
 
 def test_a_change_that_another_one_has_followed_is_neither_done_nor_unfinished(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import change as change_module
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import underway
-from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change, clear
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import Run
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
@@ -78,7 +79,11 @@ def test_what_a_check_tells_is_what_the_job_does_and_then_nothing_is_left_to_do(
     planned = host.module(check_mode=True)
     assert host.snapshot() == before and not host.store.exists() and planned["changed"]
     done = host.module()
-    assert actions(done) == actions(planned) and done["files"] == planned["files"] and done["diff"][:-1] == planned["diff"][:-1]
+    assert (
+        actions(done) == actions(planned)
+        and done["files"] == planned["files"]
+        and done["diff"][:-1] == planned["diff"][:-1]
+    )
     assert done["changed"] and done["ready"] and done["job"]["unit"] == CHANGE_UNIT and not done["job"]["attached"]
     assert [entry["name"] for entry in done["replaced"]] == ["old"] and done["timings"]["downtime"] > 0
     assert ("enable", CHANGE_UNIT) in actions(done) and host.paths.program in [entry["path"] for entry in done["files"]]
@@ -90,7 +95,9 @@ def test_what_fails_in_the_job_fails_in_the_module_with_all_that_is_known(host: 
     done = host.module(env={"HINT": "broken"})
     assert done["failed"] and done["rolled_back"] and "Rolled back: %s serves old again" % OLD in done["msg"]
     assert done["diagnosis"] and done["timings"]["downtime"] > 0
-    assert done["gpus_before"] and all("free_mib" in gpu and "pci_bus_id" not in gpu for gpu in done["gpus_before"] + done["gpus_after"])
+    assert done["gpus_before"] and all(
+        "free_mib" in gpu and "pci_bus_id" not in gpu for gpu in done["gpus_before"] + done["gpus_after"]
+    )
     assert host.serving() == [OLD] == host.at_boot()
 
 
@@ -119,7 +126,9 @@ def test_another_request_is_refused_while_one_is_under_way(host: Managed) -> Non
     host.module(wait=False)
     for asked in ({"port": 8001}, {"state": "present"}, {"state": "stopped"}):
         refused = host.module(**asked)
-        assert refused["failed"] and "vllm_service started new, begun by" in refused["msg"] and "since" in refused["msg"], asked
+        assert (
+            refused["failed"] and "vllm_service started new, begun by" in refused["msg"] and "since" in refused["msg"]
+        ), asked
     assert host.module(check_mode=True, port=8001)["failed"]
 
 
@@ -165,7 +174,9 @@ def test_a_plan_beside_an_abandoned_change_brings_that_to_its_end_first(host: Ma
     assert not again["changed"] and again["actions"] == []
 
 
-def test_what_stands_against_it_only_now_does_not_stand_against_the_plan(host: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_against_it_only_now_does_not_stand_against_the_plan(
+    host: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     abandoned(host)
 
     def refuse(*_given: Any, **_more: Any) -> None:
@@ -182,13 +193,21 @@ def test_other_states_wait_for_an_abandoned_change_as_well(host: Managed, asked:
     abandoned(host)
     assert host.module(check_mode=True, **asked)["actions"][0]["action"] == "complete"
     done = host.module(**asked)
-    assert not done.get("failed") and done["changed"] and done["actions"][0]["action"] == "complete" and not host.store.exists()
+    assert (
+        not done.get("failed")
+        and done["changed"]
+        and done["actions"][0]["action"] == "complete"
+        and not host.store.exists()
+    )
 
 
 def test_the_same_again_says_that_nobody_carries_it_out(host: Managed) -> None:
     abandoned(host)
     planned = host.module(check_mode=True)
-    assert actions(planned) == [("follow", CHANGE_UNIT)] and "nobody carries it out any more" in planned["actions"][0]["reason"]
+    assert (
+        actions(planned) == [("follow", CHANGE_UNIT)]
+        and "nobody carries it out any more" in planned["actions"][0]["reason"]
+    )
     assert all(value is None for value in planned["timings"].values())
 
 
@@ -199,7 +218,51 @@ def test_no_message_advises_to_stop_what_nobody_carries_out(host: Managed) -> No
     said = underway.refusal(record, host.ports()).msg
     assert "systemctl stop" not in said and "Wait until" not in said
     assert "`%s resume %s`" % (host.paths.program, record["id"]) in said
-    assert underway.resume(record["id"], host.store, host.ports()) and not host.store.exists(), "which does what is said"
+    assert underway.resume(record["id"], host.store, host.ports()) and not host.store.exists(), (
+        "which does what is said"
+    )
+
+
+def test_a_job_that_only_has_to_let_go_is_waited_for(host: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    abandoned(host)
+    lock, clock = HostLock(host.paths.run, "vllm_service started new"), host.units.clock
+    ended, sleep = underway.wait_for_end, clock.sleep
+
+    def told(*given: Any) -> dict[str, Any]:
+        result = ended(*given)
+        lock.__enter__()  # as the job does until it is gone
+        monkeypatch.setattr(clock, "sleep", lets_go)
+        return result
+
+    def lets_go(seconds: float) -> None:
+        lock.__exit__(None, None, None)
+        sleep(seconds)
+
+    monkeypatch.setattr(underway, "wait_for_end", told)
+    clear(host.store.load() or {}, host.ports(), host.store)
+    assert not host.store.exists()
+
+
+@pytest.mark.parametrize("asked", [0, 1, 3])
+def test_the_end_of_a_change_is_told_once_its_job_is_gone(
+    host: Managed, monkeypatch: pytest.MonkeyPatch, asked: int
+) -> None:
+    host.begin()
+    host.live()
+    ports, looks = host.ports(), []
+    status = ports.systemd.status
+
+    def later(unit: str) -> Any:
+        looks.append(unit)
+        found = status(unit)
+        return replace(found, active_state="deactivating") if len(looks) <= asked else found
+
+    monkeypatch.setattr(ports.systemd, "status", later)
+    last = host.store.last()
+    assert last is not None
+    assert underway.wait_for_end(last["id"], host.store, ports) == last["result"] and looks == [CHANGE_UNIT] * (
+        asked + 1
+    )
 
 
 def test_who_holds_the_lock_is_named_and_nothing_is_begun(host: Managed) -> None:
