@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve i
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.strays import strays
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.values import boolean, sentence
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._entry_slips import entry_slips
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._hooks import hook_faults
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names
 
 _PLAN_ONLY = "vllm_swap_plan_only"
@@ -37,6 +38,7 @@ class ActionModule(ActionBase):
         )[1]
         hostvars = (task_vars or {}).get("hostvars", {})
         problems, deployments, warnings = look_up(args["model"], args["hosts"], args["target"], hostvars)
+        problems += self._of_hooks(args["hosts"], hostvars)
         if warnings:
             result["warnings"] = warnings
         if problems:
@@ -44,6 +46,14 @@ class ActionModule(ActionBase):
         else:
             result.update(changed=False, deployments=deployments)
         return result
+
+    def _of_hooks(self, hosts: List[str], hostvars: Mapping[str, Any]) -> List[str]:
+        """Hosts usually share their hooks: each fault is told once."""
+        found: Dict[str, List[str]] = {}
+        for host in hosts:
+            for fault in hook_faults(hostvars[host], self._loader, self._task.collections) if host in hostvars else []:
+                found.setdefault(fault, []).append(host)
+        return [_with_hosts(fault, where, len(hosts)) for fault, where in found.items()]
 
 
 def look_up(

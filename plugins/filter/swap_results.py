@@ -17,6 +17,10 @@ _LOST = (
 _NEVER_REACHED = "This run touched nothing on it. See that `ansible -m ansible.builtin.ping` gets there, then run again."
 
 _STAYS_OUT = "The host counts as taken out until after_host has succeeded. Mend what failed, then run the same command again."
+_HALF_OUT = (
+    "before_host was begun and did not come to its end, and no service was changed. The host counts as taken out. See what before_host "
+    "does, then run the same command again."
+)
 
 
 def swap_results(hosts: Any, hostvars: Any, plan: bool = False) -> Dict[str, Dict[str, Any]]:
@@ -76,7 +80,7 @@ def _fault(variables: Mapping[str, Any]) -> Optional[str]:
     failure = variables.get("swap_model_failure")
     if failure is not None:
         text = _with_hook(failure, str(failure.get("msg") or "The swap failed."))
-        if failure.get("hook") == "after_host":
+        if failure.get("hook") and _mark(variables):
             text += "\n%s" % _STAYS_OUT
         own = _own_failure(failure, _done(variables))
         return "%s\n%s" % (own, text) if own else text
@@ -84,7 +88,7 @@ def _fault(variables: Mapping[str, Any]) -> Optional[str]:
         if result.get("unreachable"):
             said = str(result.get("msg") or "The host does not answer").strip()
             return "%s %s" % (said if said.endswith((".", "!")) else said + ".", then)
-    return None
+    return _HALF_OUT if _left_half_out(variables) else None
 
 
 def _with_hook(failure: Mapping[str, Any], text: str) -> str:
@@ -104,21 +108,43 @@ def _outcome(variables: Mapping[str, Any]) -> Dict[str, Any]:
         result = dict(result, served_when_planned=plan["serving_before"])
     if result and any(boolean(variables.get(name), strict=False) for name in ("ansible_check_mode", "vllm_swap_plan_only")):
         result = dict(result, check_mode=True)
-    return _as_to_the_balancer(result, plan, variables)
+    return _as_to_the_balancer(result, variables)
 
 
-def _as_to_the_balancer(result: Dict[str, Any], plan: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
+def _as_to_the_balancer(result: Dict[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
     """The same with whether the host is still taken out, or was taken back by this run."""
-    # This run's own swap has seen what this run has written down.
-    mark = plan.get("taken_out") or result.get("taken_out")
+    mark = _mark(variables) or (None if _has_noted(variables) else result.get("taken_out"))
     if not mark:
-        return result
-    took = variables.get("swap_model_taken_back") or {}
-    if took.get("changed") and not took.get("failed"):
+        return {key: value for key, value in result.items() if key != "taken_out"}
+    if _taken_back(variables):
         rest = {key: value for key, value in result.items() if key != "taken_out"}
         # A swap of its own says more than that the host is back as well.
         return dict(rest, changed=True, taken_back=dict(mark)) if not _done(variables) and not result.get("failed") else rest
     return dict(result or {"untouched": True}, taken_out=dict(mark), takes_back=_takes_back(variables))
+
+
+def _mark(variables: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    """What is written down on the host, as far as this run knows: its own note, or the one that it has found."""
+    if _has_noted(variables):
+        return variables.get("swap_model_mark") or None  # {}: by now it is another run's
+    return _plan(variables).get("taken_out") or None
+
+
+def _has_noted(variables: Mapping[str, Any]) -> bool:
+    """Whether this swap has written down that it takes the host out. One before it, in the same run, has left its note as well."""
+    noted = variables.get("swap_model_noted") or {}
+    written = "dest" in noted and not (noted.get("failed") or noted.get("unreachable"))
+    return written and variables.get("swap_model_marked") == _plan(variables).get("unit")
+
+
+def _taken_back(variables: Mapping[str, Any]) -> bool:
+    took = variables.get("swap_model_taken_back") or {}
+    return bool(took.get("changed")) and not took.get("failed")
+
+
+def _left_half_out(variables: Mapping[str, Any]) -> bool:
+    """Whether before_host has neither failed nor come to the swap: it has left the play, or its host could not be reached."""
+    return _has_noted(variables) and bool(_mark(variables)) and not _done(variables) and not _taken_back(variables)
 
 
 def _came_to(variables: Mapping[str, Any], plan: Dict[str, Any]) -> Dict[str, Any]:
@@ -143,6 +169,8 @@ def _came_to(variables: Mapping[str, Any], plan: Dict[str, Any]) -> Dict[str, An
     unchanged = "actions" in plan and not plan["actions"] and plan.get("ready")
     if unchanged:
         return plan
+    if _left_half_out(variables):
+        return {"hook": "before_host", "msg": _HALF_OUT, "serving_before": plan.get("serving_before", [])}
     return {"untouched": True, "serving_before": plan["serving_before"]} if plan.get("serving_before") else {}
 
 

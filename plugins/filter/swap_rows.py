@@ -13,6 +13,7 @@ from ansible.errors import AnsibleFilterError
 _PHASES = ("preflight", "warm", "drain", "stop", "settle", "load")
 # How a roll-back that failed begins what it says (``Undone.text``).
 _NOT_PUT_BACK = "PUTTING BACK WHAT WAS THERE BEFORE FAILED"
+_NOT_BEGUN = "not begun"
 
 
 def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, Any]]:
@@ -50,7 +51,7 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
     row: Dict[str, Any] = {"host": host, "before": None, "after": None, "result": "untouched", "downtime_s": None, "total_s": None}
     row.update(detail=None, phases_s={})
     if not result:
-        row["detail"] = "not begun"
+        row["detail"] = _NOT_BEGUN
         return row
     replaced = [str(entry.get("name")) for entry in result.get("replaced") or []]
     own = ", ".join(str(name) for name in result.get("serving_before") or replaced) or None
@@ -60,7 +61,7 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
     row["downtime_s"] = timings.get("downtime") or None
     row["phases_s"] = {name: timings[name] for name in _PHASES if timings.get(name)}
     if result.get("untouched"):
-        row.update(after=row["before"], detail="not begun")
+        row.update(after=row["before"], detail=_NOT_BEGUN)
     elif result.get("hook") == "before_host":
         row.update(after=row["before"], detail=_first_line(result))
     elif result.get("unreachable"):
@@ -87,16 +88,17 @@ def _as_to_the_balancer(host: str, model: str, result: Mapping[str, Any], row: M
     mark = result.get("taken_out")
     if not mark:
         return {}
-    if not result.get("takes_back"):
-        hook = mark.get("after_host") or "FILE"
-        text = (
-            "TAKEN OUT: %s Nothing has taken it back. Have after_host do it: ansible-playbook gpufleet.vllm.swap_model -i INVENTORY "
-            "-e model=%s -e target=%s -e after_host=%s" % (_since(mark), model, host, hook)
-        )
-        return {"detail": "%s %s" % (text, "(%s)" % row["detail"]) if row["detail"] else text}
-    if result.get("check_mode") and row["result"] == "ok, unchanged":
-        return {"result": "would take back", "detail": _since(mark)}
-    return {}
+    if result.get("check_mode") and result.get("takes_back"):
+        return {"result": "would take back", "detail": _since(mark)} if row["result"] == "ok, unchanged" else {}
+    text = "TAKEN OUT: %s Nothing has taken it back. " % _since(mark)
+    if result.get("takes_back"):
+        text += "Run the same command again: it takes the host back once it serves."
+        # The failure that kept it out leads.
+        return {"detail": "%s %s" % (row["detail"], text) if row["detail"] and row["detail"] != _NOT_BEGUN else text}
+    hook = mark.get("after_host") or "FILE"
+    text += "Have after_host do it, unless that swap is still under way: "
+    text += "ansible-playbook gpufleet.vllm.swap_model -i INVENTORY -e model=%s -e target=%s -e after_host=%s" % (model, host, hook)
+    return {"detail": "%s (%s)" % (text, row["detail"]) if row["detail"] else text}
 
 
 def _since(mark: Mapping[str, Any]) -> str:

@@ -470,6 +470,9 @@ taken_out:
   returned: on a host that was taken out before the task began
   type: dict
   contains:
+    id:
+      description: By which the run that wrote it down knows its own note again.
+      type: str
     since:
       description: When that was, in UTC. Null, as each of these, where it can't be read.
       type: str
@@ -482,7 +485,12 @@ taken_out:
     after_host:
       description: The file of tasks on the controller that was to take it back.
       type: str
-  sample: {"since": "2026-11-29T15:44:01Z", "model": "kimi-k2.5-int4", "before_host": "/srv/lb_out.yml", "after_host": "/srv/lb_in.yml"}
+  sample:
+    id: k3v9x0q2m7d1c8s5
+    since: "2026-11-29T15:44:01Z"
+    model: kimi-k2.5-int4
+    before_host: /srv/lb_out.yml
+    after_host: /srv/lb_in.yml
 timings:
   description: >-
     Seconds by phase, over all attempts of the host's job at this change. Null where nothing was measured: in check mode, and for phases to

@@ -91,12 +91,15 @@ def test_a_hook_that_fails_leaves_its_host_alone_and_stops_the_rest(serving: dic
     assert noted(tmp_path) == [f"before gpu01 {OLD} {OLD} planned"]
     assert ran.report is not None
     first = ran.report["rows"][0]
-    assert (first["result"], first["after"], first["detail"]) == ("untouched", OLD, "before_host failed: The balancer says no.")
-    # Nor does a path that leads nowhere, or to something else than tasks, touch anybody.
+    assert (first["result"], first["after"]) == ("untouched", OLD)
+    assert first["detail"].startswith("before_host failed: The balancer says no. TAKEN OUT: "), first
+    assert "counts as taken out until after_host has succeeded" in ran.out
+    # Nor does a path that leads nowhere, or to something else than tasks, or to tasks that can't be loaded, touch anybody.
     (tmp_path / "text.yml").write_text("no: list\n")
-    for path in (tmp_path / "nowhere.yml", tmp_path / "text.yml"):
-        refused = swap(NEW, "-e", f"after_host={path}").expect(2)
-        assert "holds no list of tasks" in refused.out and "PLAY [Plan" not in refused.out, refused.out
+    (tmp_path / "slip.yml").write_text("- name: Tell the balancer\n  ansible.builtin.urii:\n    url: http://lb.example.com/\n")
+    for name, said in (("nowhere", "there is no file"), ("text", "holds no list of tasks"), ("slip", "task 'Tell the balancer': couldn't")):
+        refused = swap(NEW, "-e", f"after_host={tmp_path / name}.yml").expect(2)
+        assert said in " ".join(refused.out.split()) and "PLAY [Plan" not in refused.out, refused.out
     assert {name: invocation(host) for name, host in serving.items()} == before
 
 

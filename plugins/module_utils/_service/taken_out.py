@@ -14,7 +14,7 @@ import os
 from typing import Dict, Optional
 
 FILE = "taken-out.json"
-_KEYS = ("since", "model", "before_host", "after_host")
+_KEYS = ("id", "since", "model", "before_host", "after_host")
 
 
 def taken_out(directory: str) -> Optional[Dict[str, Optional[str]]]:

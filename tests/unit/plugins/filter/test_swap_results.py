@@ -87,6 +87,11 @@ def test_check_mode_is_told() -> None:
 
 
 OUT = {**UNCHANGED, "taken_out": MARK}
+# What this run leaves behind on the controller when it has written down that it takes the host out.
+NOTED = {
+    "swap_model_noted": {"dest": "/x", "changed": True}, "swap_model_mark": MARK, "swap_model_marked": PLANNED.get("unit"),
+    "after_host": "in.yml",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("variables", "kept", "result"), [
@@ -112,25 +117,62 @@ def test_a_host_that_an_earlier_run_took_out_is_taken_back_or_told_of(
 
 
 @pytest.mark.parametrize(("more", "kept", "detail"), [
-    ({"swap_model_taken_back": {"changed": True}}, False, None),
-    ({"swap_model_failure": {**BROKEN, "hook": "after_host"}}, True, "after_host failed: The balancer says no."),
+    ({"swap_model_taken_back": {"changed": True}}, False, ""),
+    ({"swap_model_failure": {**BROKEN, "hook": "after_host"}}, True, "after_host failed: The balancer says no. TAKEN OUT: "),
+    ({}, True, "TAKEN OUT: before_host was begun"),  # the balancer could not be reached, and Ansible went on without the host
 ])
-def test_a_host_that_this_very_run_took_out_is_no_news(more: dict[str, Any], kept: bool, detail: object) -> None:
+def test_a_host_that_this_very_run_took_out_is_no_news(more: dict[str, Any], kept: bool, detail: str) -> None:
     """The module has seen the note that was written just before it ran."""
     swapped = {**SWAPPED, "taken_out": MARK}
-    found = swap_results(["gpu01"], {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": swapped, "after_host": "in.yml", **more}})
+    found = swap_results(["gpu01"], {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": swapped, **NOTED, **more}})
     assert ("taken_out" in found["gpu01"]) is kept
-    assert [swap_rows(found, "new")[0][key] for key in ("result", "detail")] == ["swapped", detail]
+    row = swap_rows(found, "new")[0]
+    assert row["result"] == "swapped" and (row["detail"] or "").startswith(detail) and bool(row["detail"]) is kept
+    assert not kept or row["detail"].endswith("Run the same command again: it takes the host back once it serves.")
+
+
+@pytest.mark.parametrize(("more", "result", "detail"), [
+    ({"swap_model_failure": {**BROKEN, "hook": "before_host"}}, "untouched", "before_host failed: The balancer says no. TAKEN OUT: "),
+    # It ended the host's play by itself, or the balancer could not be reached.
+    ({}, "untouched", "before_host was begun and did not come to its end, and no service was changed."),
+    ({"vllm_swap_result": {**BROKEN, "actions": []}}, "refused", "The balancer says no. TAKEN OUT: "),
+])
+def test_a_host_that_this_run_took_out_and_did_not_swap_is_told_of(more: dict[str, Any], result: str, detail: str) -> None:
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, **NOTED, **more}}
+    row = swap_rows(swap_results(["gpu01"], hostvars), "new")[0]
+    assert row["result"] == result and row["detail"].startswith(detail) and "TAKEN OUT" in row["detail"], row
+    if "vllm_swap_result" not in more:
+        assert "The host counts as taken out" in swap_failed(["gpu01"], hostvars)["gpu01"], "and the run fails"
+
+
+def test_a_note_that_is_another_runs_by_now_is_not_called_this_ones() -> None:
+    lost = {**NOTED, "swap_model_mark": {}, "swap_model_failure": {**BROKEN, "hook": "before_host"}}
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, **lost}}
+    assert swap_rows(swap_results(["gpu01"], hostvars), "new")[0]["detail"] == "before_host failed: The balancer says no."
+    assert "counts as taken out" not in swap_failed(["gpu01"], hostvars)["gpu01"]
+
+
+def test_the_note_of_a_swap_before_in_the_same_run_is_not_this_ones() -> None:
+    before = {**NOTED, "swap_model_marked": "vllm-another.service", "swap_model_taken_back": {"changed": True}}
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, **before}}
+    assert "taken_out" not in swap_results(["gpu01"], hostvars)["gpu01"] and swap_failed(["gpu01"], hostvars) == {}
+
+
+TOLD = (
+    "TAKEN OUT: before_host was begun at 2026-11-30T11:40:12Z, for a swap to new. Nothing has taken it back. Run the same command again: "
+    "it takes the host back once it serves."
+)
 
 
 def test_a_host_that_was_not_begun_and_serves_nothing_claims_nothing() -> None:
     out = {**PLANNED, "serving_before": [], "taken_out": MARK}
     found = swap_rows(swap_results(["gpu01"], {"gpu01": {"swap_model_plan": out, "after_host": "in.yml"}}), "new")[0]
-    assert (found["before"], found["after"], found["result"], found["detail"]) == (None, None, "untouched", "not begun")
+    assert (found["before"], found["after"], found["result"], found["detail"]) == (None, None, "untouched", TOLD)
 
 
 def test_an_after_host_that_failed_says_that_the_host_stays_out() -> None:
-    hostvars = {"gpu01": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": {**BROKEN, "hook": "after_host"}}}
+    failed = {"vllm_swap_result": SWAPPED, "swap_model_failure": {**BROKEN, "hook": "after_host"}}
+    hostvars = {"gpu01": {"swap_model_plan": PLANNED, **NOTED, **failed}}
     assert "counts as taken out until after_host has succeeded" in swap_failed(["gpu01"], hostvars)["gpu01"]
 
 

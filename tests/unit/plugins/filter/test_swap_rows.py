@@ -96,8 +96,9 @@ def test_a_host_that_is_still_taken_out_says_so_with_what_takes_it_back() -> Non
     found = row({**UNCHANGED, "taken_out": MARK, "takes_back": False})
     assert found["result"] == "ok, unchanged"
     assert found["detail"] == (
-        "TAKEN OUT: before_host was begun at 2026-11-30T11:40:12Z, for a swap to new. Nothing has taken it back. Have after_host do it: "
-        "ansible-playbook gpufleet.vllm.swap_model -i INVENTORY -e model=new -e target=gpu01 -e after_host=/srv/in.yml"
+        "TAKEN OUT: before_host was begun at 2026-11-30T11:40:12Z, for a swap to new. Nothing has taken it back. Have after_host do it, "
+        "unless that swap is still under way: ansible-playbook gpufleet.vllm.swap_model -i INVENTORY -e model=new -e target=gpu01 "
+        "-e after_host=/srv/in.yml"
     )
     failed = row({"failed": True, "msg": "No such model.", "changed": False, "actions": [], "taken_out": MARK, "takes_back": False})
     assert failed["detail"].startswith("TAKEN OUT: ") and failed["detail"].endswith("(No such model.)")

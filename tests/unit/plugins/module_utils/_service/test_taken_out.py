@@ -18,7 +18,9 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports impor
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.taken_out import FILE, taken_out
 
 ROOT = Path(__file__).resolve().parents[5]
-NOTE: dict[str, Any] = {"since": "2026-11-30T11:40:12Z", "model": "new", "before_host": None, "after_host": "/srv/in.yml"}
+NOTE: dict[str, Any] = {
+    "id": "k3v9x0q2m7d1c8s5", "since": "2026-11-30T11:40:12Z", "model": "new", "before_host": None, "after_host": "/srv/in.yml",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "found"), [
@@ -58,6 +60,6 @@ def test_the_playbook_writes_it_where_it_is_read() -> None:
     plays = yaml.safe_load((ROOT / "playbooks" / "swap_model.yml").read_text(encoding="utf-8"))
     (path,) = [play["vars"]["swap_model_note_path"] for play in plays if "swap_model_note_path" in play.get("vars", {})]
     assert path == "%s/%s" % (Paths().records, FILE)
-    note = yaml.safe_load((ROOT / "playbooks" / "tasks" / "swap_take_out.yml").read_text(encoding="utf-8"))[0]["block"][-1]
-    assert set(note["vars"]["swap_model_note"]) == set(NOTE)
-    assert note["ansible.builtin.copy"]["mode"] == "0644"
+    noted = yaml.safe_load((ROOT / "playbooks" / "tasks" / "swap_take_out.yml").read_text(encoding="utf-8"))[0]["block"]
+    assert set(noted[0]["ansible.builtin.set_fact"]["swap_model_mark"]) == set(NOTE)
+    assert noted[-1]["ansible.builtin.copy"]["mode"] == "0644" and "swap_model_mark" in noted[-1]["ansible.builtin.copy"]["content"]

@@ -139,7 +139,7 @@ def test_a_host_that_was_taken_out_and_not_taken_back_has_drifted(looked: Looked
     os.makedirs(looked.paths.records, exist_ok=True)
     Path(looked.paths.records, "taken-out.json").write_text(json.dumps(note), encoding="utf-8")
     found = status(looked)
-    assert found["taken_out"] == note and found["drifted"] is True
+    assert found["taken_out"] == dict(note, id=None) and found["drifted"] is True
     (service,) = found["services"]
     assert kinds(service) == ["taken out"] and note["since"] in service["drift"][0]["detail"]
     # What is declared nowhere can't drift; that the host is out is told all the same.
