@@ -14,6 +14,8 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.reset impor
 
 # What a slip in a name looks like in a host's result, and the word for it.
 _SLIPS = {NO_SUCH_UNIT: "NO SUCH UNIT", NO_SUCH_USER: "NO SUCH USER"}
+# What names it, in the words of the command line.
+_NAMED_BY = {NO_SUCH_UNIT: ("unit", "gpu_reclaim_services"), NO_SUCH_USER: ("user", "gpu_reclaim_users")}
 
 
 def rows_of(results: Any) -> List[Dict[str, Any]]:
@@ -42,16 +44,22 @@ def _missing(result: Mapping[str, Any], reason: str) -> List[str]:
 
 def _row(host: str, result: Mapping[str, Any], nowhere: Mapping[str, FrozenSet[str]]) -> Dict[str, Any]:
     what, fine = _verdict(result)
-    for reason, word in _SLIPS.items():
-        if fine and nowhere[reason].intersection(_missing(result, reason)):
-            what, fine = word, False
+    slips = {reason: nowhere[reason].intersection(_missing(result, reason)) if fine else frozenset() for reason in _SLIPS}
+    said = [_not_there(slips[reason], reason) + ": correct %s" % _NAMED_BY[reason][1] for reason in _SLIPS if slips[reason]]
+    if said:
+        what, fine = next(word for reason, word in _SLIPS.items() if slips[reason]), False
+    # A slip is what the host fails for, and is read first: what is in use beside it is no fault.
+    left = said + _left(result)
+    left += [_not_there(set(_missing(result, reason)) - slips[reason], reason) for reason in _SLIPS]
+    if result.get("reboot_required"):
+        left.append("reboot required")
     return {
         "host": host,
         "result": what,
         "ok": fine,
         "freed_mib": _would_free(result) if _is_plan(result) else result.get("freed_mib"),
         "ended": _ended(result),
-        "left": _left(result) or (None if fine else _first_line(result)),
+        "left": "; ".join(filter(None, left)) or (None if fine else _first_line(result)),
         "total_s": (result.get("timings") or {}).get("total"),
     }
 
@@ -134,7 +142,12 @@ def _stays(held: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
     return dict(held, holders=holders, used_mib=used)
 
 
-def _left(result: Mapping[str, Any]) -> Optional[str]:
+def _not_there(names: AbstractSet[str], reason: str) -> str:
+    """Which of the named units, or users, the host does not have; nothing where it has all."""
+    return "there is no %s %s on this host" % (_NAMED_BY[reason][0], ", ".join(sorted(names))) if names else ""
+
+
+def _left(result: Mapping[str, Any]) -> List[str]:
     """What is still held, said once for GPUs with the same holders and the same reasons; what should be gone comes first."""
     gpus_by_text: Dict[str, List[str]] = {}
     reset = {each.get("gpu") for each in result.get("resets") or [] if each.get("detail") == WOULD_RESET}
@@ -145,11 +158,7 @@ def _left(result: Mapping[str, Any]) -> Optional[str]:
     parts = ["GPU %s: %s" % (", ".join(gpus), text) for text, gpus in gpus_by_text.items()]
     for each in result.get("unkillable") or []:
         parts.append("pid %s (%s) can't be ended, state %s" % (each.get("pid"), each.get("name"), each.get("state")))
-    parts += ["there is no unit %s on this host" % name for name in _missing(result, NO_SUCH_UNIT)]
-    parts += ["there is no user %s on this host" % name for name in _missing(result, NO_SUCH_USER)]
-    if result.get("reboot_required"):
-        parts.append("reboot required")
-    return "; ".join(parts) or None
+    return parts
 
 
 def _holders(held: Mapping[str, Any]) -> str:

@@ -149,13 +149,26 @@ def test_a_named_unit_that_no_host_has_is_a_slip_and_said_on_each() -> None:
     rows = cleanup_rows({"gpu01": result(left_alone=missing("vllm-reel.service")), "gpu02": result(left_alone=missing("vllm-reel.service")),
                          "gpu03": broken})
     assert [(row["result"], row["ok"]) for row in rows] == [("NO SUCH UNIT", False), ("NO SUCH UNIT", False), ("FAILED", False)]
-    assert rows[0]["left"] == "there is no unit vllm-reel.service on this host"
+    assert rows[0]["left"] == "there is no unit vllm-reel.service on this host: correct gpu_reclaim_services"
+
+
+def test_a_slip_is_read_before_what_is_in_use_and_named_apart_from_what_only_this_host_lacks() -> None:
+    kimi = {"pid": 7, "name": "VLLM::EngineCor", "unit": "vllm-kimi.service", "reason": "it belongs to it"}
+    busy = result(freed=False, held=[held(0, "in_use", kimi)], left_alone=missing("vllm-a.service", "vllm-reel.service"))
+    (row, _other) = cleanup_rows({"gpu01": busy, "gpu02": result(left_alone=missing("vllm-reel.service"))})
+    assert (row["result"], row["left"]) == (
+        "NO SUCH UNIT",
+        "there is no unit vllm-reel.service on this host: correct gpu_reclaim_services; "
+        "GPU 0 (96801 MiB): in use by vllm-kimi.service; "
+        "there is no unit vllm-a.service on this host",
+    )
 
 
 def test_a_user_that_no_host_knows_is_a_slip() -> None:
     unknown = [{"pid": None, "name": "alcie", "reason": NO_SUCH_USER}]
     rows = cleanup_rows({"gpu01": result(left_alone=unknown), "gpu02": result(left_alone=unknown)})
-    assert [(row["result"], row["ok"], row["left"]) for row in rows] == [("NO SUCH USER", False, "there is no user alcie on this host")] * 2
+    said = "there is no user alcie on this host: correct gpu_reclaim_users"
+    assert [(row["result"], row["ok"], row["left"]) for row in rows] == [("NO SUCH USER", False, said)] * 2
     rows = cleanup_rows({"gpu01": result(left_alone=unknown), "gpu02": result(left_alone=[])})
     assert [row["ok"] for row in rows] == [True, True]
 
