@@ -55,6 +55,22 @@ def test_a_schema_is_one(name: str) -> None:
     assert all(each.get("description") for each in schema["$defs"]["row"]["properties"].values())
 
 
+@pytest.mark.parametrize("name", sorted(REPORTS))
+def test_a_schema_of_today_takes_a_key_of_tomorrow_and_the_tests_do_not(name: str) -> None:
+    more = copy.deepcopy(document(name))
+    more["added"] = {"since": 1}
+    more["rows"][0]["added"] = None
+    for host in more["hosts"].values():
+        host["added"] = 1
+    assert [error.message for error in Draft202012Validator(schemas()[name]).iter_errors(more)] == []
+    assert [line for line in faults(more) if "'added'" in line]
+    assert any(line.startswith("$.rows[0]: ") for line in faults(more))
+
+
+def test_no_published_schema_is_closed_anywhere() -> None:
+    assert [path.name for path in SCHEMAS.glob("*.json") if '"additionalProperties": false' in path.read_text(encoding="utf-8")] == []
+
+
 def test_every_playbook_that_leaves_a_report_has_a_schema_that_the_pages_name() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "playbooks").glob("*.yml"))
     names = set(re.findall(r"report_name: ([\w-]+)", text))
