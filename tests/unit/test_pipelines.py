@@ -77,6 +77,11 @@ def test_the_example_for_github_has_the_form_of_a_workflow() -> None:
             assert "${{" not in step.get("run", ""), step["name"]
 
 
+def test_no_job_for_github_runs_for_a_fork() -> None:
+    condition = "github.event_name == 'push' || github.event.pull_request.head.repo.full_name == github.repository"
+    assert [name for name, job in github()["jobs"].items() if job.get("if") != condition] == []
+
+
 def test_the_example_for_gitlab_has_the_form_of_a_pipeline() -> None:
     content = gitlab()
     jobs = {name: job for name, job in content.items() if name not in ("stages", "variables", "default")}
@@ -84,6 +89,16 @@ def test_the_example_for_gitlab_has_the_form_of_a_pipeline() -> None:
     for name, job in jobs.items():
         assert set(job) <= {"stage", "script", "resource_group", "timeout", "rules", "artifacts"}, name
     assert all(jobs[name]["resource_group"] == "fleet" for name in ("swap", "measure"))
+
+
+def test_no_job_for_gitlab_begins_where_the_protected_variables_are_not() -> None:
+    """Each begins with chmod of the key, whose variable is empty on a branch that is not protected. The default branch is."""
+    text = (EXAMPLES / "gitlab-ci.yml").read_text(encoding="utf-8")
+    assert "chmod 600 \"$FLEET_SSH_KEY\"" in gitlab()["default"]["before_script"]
+    assert "FLEET_SSH_KEY" in text.split("stages:")[0] and "protected" in text.split("stages:")[0]
+    jobs = {name: job for name, job in gitlab().items() if isinstance(job, dict) and "script" in job}
+    has_key = ("$FLEET_SSH_KEY", "$CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH")
+    assert [name for name, job in jobs.items() if [rule.get("if") in has_key for rule in job.get("rules", [])] != [True]] == []
 
 
 @pytest.mark.parametrize("of", ["github", "gitlab"])
