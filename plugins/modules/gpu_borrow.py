@@ -294,7 +294,7 @@ files:
   returned: always
   type: list
   elements: dict
-  sample: []
+  sample: [{"path": "/usr/local/lib/gpufleet/change.pyz", "change": "created"}]
 ended_processes:
   description:
     - vLLM processes on the GPUs that belonged to no active unit, container or login session, and were ended, before the command began or
@@ -302,19 +302,26 @@ ended_processes:
   returned: always
   type: list
   elements: dict
-  sample: []
+  sample:
+    - {"pid": 4711, "name": "VLLM::Worker_TP", "user": "vllm", "unit": null, "gpus": [2], "signals": ["TERM"], "outcome": "terminated"}
 gpus_before:
   description: The GPUs before anything was stopped, as M(gpufleet.vllm.gpu_memory_facts) has them.
   returned: always
   type: list
   elements: dict
-  sample: []
+  sample:
+    - {"index": 2, "uuid": "GPU-8f0d6b1c-0000-0000-0000-000000000000", "state": "ok", "total_mib": 97887, "used_mib": 90053,
+       "free_mib": 7196, "processes": [{"pid": 4711, "name": "VLLM::EngineCor", "user": "vllm",
+         "unit": "vllm-kimi.service", "used_mib": 90050}]}
 gpus_after:
   description: The same at the end.
   returned: always
   type: list
   elements: dict
-  sample: []
+  sample:
+    - {"index": 2, "uuid": "GPU-8f0d6b1c-0000-0000-0000-000000000000", "state": "ok", "total_mib": 97887, "used_mib": 90049,
+       "free_mib": 7200, "processes": [{"pid": 6204, "name": "VLLM::EngineCor", "user": "vllm",
+         "unit": "vllm-kimi.service", "used_mib": 90046}]}
 job:
   description:
     - The job that carried it out, as M(gpufleet.vllm.vllm_service) has it.

@@ -397,7 +397,10 @@ held:
       description: Who holds it, with the reason why it still does.
       type: list
       elements: dict
-  sample: []
+  sample:
+    - {"gpu": 0, "uuid": "GPU-8f0d6b1c-0000-0000-0000-000000000000", "used_mib": 1502, "limit_mib": 1024, "verdict": "in_use",
+       "state": "ok", "error": null, "unattributed_mib": 2, "holders": [{"pid": 4711, "name": "python3", "user": "alice", "unit": null,
+       "container": null, "used_mib": 1500, "reason": "it is no process of vLLM (scope: orphans leaves that alone)"}]}
 lock_holder:
   description: Who changes the services of this host at this moment, so that nothing was ended.
   returned: when another run changes services on the host
@@ -441,7 +444,7 @@ resets:
     detail:
       description: Why not, or what went wrong. In check mode C(it would be reset), or who is in the way.
       type: str
-  sample: []
+  sample: [{"gpu": 6, "done": true, "detail": null}]
 timings:
   description: Where the time went, in seconds.
   returned: always

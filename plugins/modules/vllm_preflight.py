@@ -244,7 +244,13 @@ about:
       type: list
       elements: int
     tensor_parallel_size:
-      description: As given in O(args), 1 by default. So are C(pipeline_parallel_size) and C(data_parallel_size).
+      description: As given in O(args), 1 by default.
+      type: int
+    pipeline_parallel_size:
+      description: As given in O(args), 1 by default.
+      type: int
+    data_parallel_size:
+      description: As given in O(args), 1 by default.
       type: int
     expert_parallel:
       description: Whether routed experts stay whole.

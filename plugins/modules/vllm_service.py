@@ -311,7 +311,7 @@ EXAMPLES = r"""
 RETURN = r"""
 unit:
   description: The systemd unit.
-  returned: always
+  returned: success, and on a failure once the service was planned
   type: str
   sample: vllm-kimi-k2.5-int4.service
 actions:
@@ -324,7 +324,7 @@ actions:
   sample: [{"action": "stop", "target": "vllm-minimax-m2.5.service", "reason": "it has port 8000, which vllm-kimi.service needs"}]
 files:
   description: The files that changed.
-  returned: always
+  returned: success, and on a failure once the service was planned
   type: list
   elements: dict
   contains:
@@ -337,7 +337,7 @@ files:
   sample: [{"path": "/etc/vllm/kimi-k2.5-int4.yaml", "change": "created"}]
 status:
   description: The unit as systemd sees it at the end.
-  returned: always
+  returned: success, and on a failure once the service was planned
   type: dict
   contains:
     active_state:
@@ -361,7 +361,7 @@ status:
   sample: {"active_state": "active", "sub_state": "running", "result": "success", "main_pid": 4711, "restarts": 0, "since": 1796000000.0}
 serving_before:
   description: The services of this collection that ran before anything was touched, this one and those in its way.
-  returned: always
+  returned: success, and on a failure once the service was planned
   type: list
   elements: str
   sample: [minimax-m2.5]
@@ -369,21 +369,30 @@ ready:
   description:
     - Whether the service was seen to serve. In check mode, whether it serves now.
     - It is false, and nothing is changed, where a server that runs as declared was too busy to answer.
-  returned: always
+  returned: success, and on a failure once the service was planned
   type: bool
   sample: true
 served_models:
   description: The model names that the server answers to.
-  returned: always
+  returned: success, and on a failure once the service was planned
   type: list
   elements: str
   sample: [kimi-k2.5-int4]
 replaced:
   description: The services that were stopped, or in check mode would be stopped, to make room.
-  returned: always
+  returned: success, and on a failure once the service was planned
   type: list
   elements: dict
   sample: [{"unit": "vllm-minimax-m2.5.service", "name": "minimax-m2.5", "result": "stopped", "seconds": 1.2}]
+ended_processes:
+  description: >-
+    vLLM processes on the service's GPUs that belonged to no active unit, container or login session, and were ended for their memory, as
+    C(signalled) of M(gpufleet.vllm.gpu_reclaim).
+  returned: when some were ended
+  type: list
+  elements: dict
+  sample:
+    - {"pid": 4711, "name": "VLLM::Worker_TP", "user": "vllm", "unit": null, "gpus": [2], "signals": ["TERM"], "outcome": "terminated"}
 rolled_back:
   description: Whether a failed start was undone and what was there before serves again.
   returned: always
@@ -439,16 +448,22 @@ gpus_before:
   description:
     - The GPUs of the service before anything was touched, as M(gpufleet.vllm.gpu_memory_facts) has them.
     - When the module fails, only their memory and whose it is, since Ansible prints all of a failure.
-  returned: when a service is to run
+  returned: when a service is to run, and on a failure once it was planned
   type: list
   elements: dict
-  sample: []
+  sample:
+    - {"index": 0, "uuid": "GPU-8f0d6b1c-0000-0000-0000-000000000000", "state": "ok", "total_mib": 97887, "used_mib": 90053,
+       "free_mib": 7196, "processes": [{"pid": 4711, "name": "VLLM::EngineCor", "user": "vllm",
+         "unit": "vllm-minimax-m2.5.service", "used_mib": 90050}]}
 gpus_after:
   description: The service's GPUs at the end, in the same form.
-  returned: when a service is to run
+  returned: when a service is to run, and on a failure once it was planned
   type: list
   elements: dict
-  sample: []
+  sample:
+    - {"index": 0, "uuid": "GPU-8f0d6b1c-0000-0000-0000-000000000000", "state": "ok", "total_mib": 97887, "used_mib": 88112,
+       "free_mib": 9137, "processes": [{"pid": 5120, "name": "VLLM::EngineCor", "user": "vllm",
+         "unit": "vllm-kimi-k2.5-int4.service", "used_mib": 88109}]}
 job:
   description: The job that carried the change out.
   returned: when a server was to be stopped, started or waited for
@@ -496,7 +511,7 @@ timings:
     Seconds by phase, over all attempts of the host's job at this change. Null where nothing was measured: in check mode, and for phases to
     which a failed run did not come. C(downtime) is the time during which neither the old nor the new server answered, null while nothing
     is known to serve, also after a first deployment that failed.
-  returned: always
+  returned: success, and on a failure once the service was planned
   type: dict
   sample: {"preflight": 0.1, "warm": 6.5, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}
 """

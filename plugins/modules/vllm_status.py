@@ -109,12 +109,32 @@ services:
   elements: dict
   contains:
     unit:
-      description: Its unit, with C(name), C(model), C(served_name), C(host), C(port) and C(gpus) beside it.
+      description: Its unit.
       type: str
+    name:
+      description: Its name in the catalogue, or as its unit says it.
+      type: str
+    model:
+      description: What it loads, a path on the host or a name on the hub. Empty where neither its unit nor the catalogue says it.
+      type: str
+    served_name:
+      description: The name by which its model is asked for. Empty where it isn't known.
+      type: str
+    host:
+      description: The address it listens on. Empty where nothing says it.
+      type: str
+    port:
+      description: Its port, null where nothing says it.
+      type: int
+    gpus:
+      description: The indices of its GPUs, by its unit file. Empty where there is none.
+      type: list
+      elements: int
     state:
       description: V(serves), V(loading), V(starting), V(silent) (it runs and gives no answer), V(keyed) (it refuses our API key),
         V(not serving) (it answers wrong), V(crashing), V(failed), V(stopping), V(stopped), V(exited) (its process has ended, though
-        systemd counts it as active), V(masked), V(missing) or V(unknown) (it could not be looked at).
+        systemd counts it as active), V(masked), V(missing), V(active) (it runs, and its unit file does not
+        tell where to ask) or V(unknown) (it could not be looked at).
       type: str
     ready:
       description: Whether it was seen to answer a completion.
@@ -127,26 +147,49 @@ services:
         C(evidence), C(advice)). Null for all others.
       type: dict
     since:
-      description: Since when it is as it is, in seconds since the epoch. C(active_state), C(sub_state), C(main_pid), C(restarts) and
-        C(enabled) are systemd's.
+      description: Since when it is as it is, in seconds since the epoch.
       type: float
+    active_state:
+      description: systemd's C(ActiveState).
+      type: str
+    sub_state:
+      description: systemd's C(SubState).
+      type: str
+    main_pid:
+      description: Process id of the server, null when none runs.
+      type: int
+    restarts:
+      description: How often systemd has restarted it.
+      type: int
+    enabled:
+      description: Whether it starts at boot.
+      type: bool
     version:
-      description: The version of vLLM that runs, as it says itself. C(installed_version) is what its next start would run.
+      description: The version of vLLM that runs, as it says itself; null where it does not.
+      type: str
+    installed_version:
+      description: The version of vLLM that its next start would run, null where that can't be seen.
       type: str
     model_revision:
       description: The commit that was fetched into the model's directory, null where this collection has not fetched it.
       type: str
     requests_running:
-      description: Requests under way, with C(requests_waiting).
+      description: Requests under way, null where the server does not say so.
+      type: int
+    requests_waiting:
+      description: Requests that wait for their turn, null likewise.
       type: int
     in_catalogue:
       description: Whether there is an entry of its name, even one that can't be used.
       type: bool
     drift:
-      description: What is not as declared, as C(kind) and C(detail). Empty where all is, null where nothing is known, which
-        C(drift_unknown) explains where it is declared (the driver does not answer, or it could not be looked at).
+      description: What is not as declared, as C(kind) and C(detail). Empty where all is, null where nothing is known.
       type: list
       elements: dict
+    drift_unknown:
+      description: Why nothing is known of the drift of one that is declared (the driver does not answer, or it could not be looked at);
+        null for all others.
+      type: str
     actions:
       description: What M(gpufleet.vllm.vllm_service) would do about it.
       type: list
@@ -158,8 +201,17 @@ services:
   sample:
     - unit: vllm-minimax-m2.5.service
       name: minimax-m2.5
+      model: /models/MiniMax-M2.5
+      served_name: minimax-m2.5
+      host: 0.0.0.0
+      port: 8000
+      gpus: [0, 1, 2, 3]
       state: serves
       ready: true
+      since: 1796000000.0
+      version: 0.33.0
+      requests_running: 3
+      requests_waiting: 0
       drift: [{"kind": "boot", "detail": "it does not start at boot"}]
 drifted:
   description: Whether any of them has drifted.

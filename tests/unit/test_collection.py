@@ -69,6 +69,7 @@ def test_every_return_value_has_a_type_and_a_sample(collection: Collection, modu
     for name, value in returned.items():
         assert value.get("description") and value.get("returned") and value.get("type"), name
         assert "sample" in value or "contains" in value, name
+        assert value.get("sample") not in ([], {}), "%s: a sample shows something" % name
         if value["type"] == "list":
             assert value.get("elements"), name
 

@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.gpufleet.vllm.plugins.modules import vllm_service
@@ -23,3 +24,6 @@ def test_a_refused_option_leaves_no_doubt_about_the_host(capfd: pytest.CaptureFi
     said = json.loads(capfd.readouterr().out)
     assert said["failed"] and said["msg"].endswith("Nothing was touched."), said
     assert (said["actions"], said["rolled_back"]) == ([], False)
+    # What is always returned stands in the least that there is to return, and nothing else may be promised.
+    returned = yaml.safe_load(vllm_service.RETURN)
+    assert {name for name, value in returned.items() if value["returned"] == "always"} == {"actions", "rolled_back"} <= set(said)
