@@ -24,7 +24,7 @@ MARKER = "<!-- What is below is written by tests/gates/messages.py from the mess
 RULES: Dict[str, List[Dict[str, Any]]] = yaml.safe_load((ROOT / "tests/gates/next_steps.yml").read_text(encoding="utf-8"))
 # A sentence that begins like this says what to do.
 VERBS = (
-    "Add|Ask|Bring|Call|Check|Choose|Compare|Complete|Correct|Create|Define|Deploy|Free|Give|If|Install|Keep|Leave|Look|Make|Move|Name|Narrow|"
+    "Add|Ask|Bring|Call|Check|Choose|Compare|Complete|Correct|Create|Define|Deploy|Free|Give|If|Install|Keep|Leave|Look|Make|Mend|Move|Name|Narrow|"
     "Pin|Put|Read|Remove|Rename|Run|Say|See|Set|Start|Stop|Then|Try|Unset|Update|Use|Wait|Write"
 )
 SENTENCE = re.compile(r"(?<=[.!?;])\s+(?=[A-Z`…])")

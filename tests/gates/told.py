@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import made
 import yaml
 from tree import ROOT, tracked_files
 
@@ -28,6 +29,8 @@ CATALOGUE = {
     "plugins/module_utils/_catalogue/resolve.py": "",
     "plugins/action/vllm_catalogue.py": "",
 }
+# What is more than a few values side by side.
+WORDS = re.compile(r"[A-Za-z]{3}")
 # Tables of messages by kind, by the name that ends with this.
 TABLE = "_MESSAGES"
 
@@ -104,9 +107,28 @@ def _of_tables(tree: ast.Module) -> Iterator[ast.expr]:
 
 def _of_code(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:
     yield from ((node.lineno, node) for node in _of_tables(tree))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for call in _calls(tree):
         named = [keyword.value for keyword in call.keywords if keyword.arg == "msg"]
-        yield call.lineno, call.args[0] if call.args else named[0] if named else None
+        said = call.args[0] if call.args else named[0] if named else None
+        # The innermost one: functions are walked from the outside to the inside.
+        around = [node for node in functions if node.lineno <= call.lineno <= (node.end_lineno or 0)]
+        if said is None or not around:
+            yield call.lineno, said
+        else:
+            yield from ((call.lineno, each) for each in made.kept(around[-1], said))
+
+
+def _made(name: str, tree: ast.Module) -> Iterator[Message]:
+    """What functions give back for a message, and what is put into results."""
+    texts = [(line, before, template(node)) for before, line, node in made.made(tree, made.MADE.get(name, {}))]
+    texts += [(line, "", template(node)) for line, node in made.in_results(tree, TOLD)]
+    # What makes faults of a request for a playbook is met there, and not by whoever uses a filter in a play of his own.
+    place = "playbooks/, from " + name if re.match(r"plugins/(plugin_utils|filter)/", name) else name
+    frames = {before + GAP for before in made.MADE.get(name, {}).values()}  # into which another of the functions puts its words
+    for line, before, text in texts:
+        if text is not None and WORDS.search(text) and gaps(text) not in frames:
+            yield Message("%s:%d" % (place, line), before + gaps(text).strip())
 
 
 def of_plugins() -> tuple[list[Message], list[str]]:
@@ -116,13 +138,14 @@ def of_plugins() -> tuple[list[Message], list[str]]:
         tree = _parsed(name)
         if name in CATALOGUE:
             texts = [template(node) for node in _of_catalogue(tree)]
-            found += [Message(name, CATALOGUE[name] + text) for text in texts if text and re.search(r"[A-Za-z]{3}", text)]
+            found += [Message(name, CATALOGUE[name] + text) for text in texts if text and WORDS.search(text)]
+        found += _made(name, tree)
         for line, node in _of_code(tree):
             place = "%s:%d" % (name, line)
             choices = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [node]
             for choice in choices:
                 text = template(choice)
-                if text is None or not re.search(r"[A-Za-z]{3}", text):
+                if text is None or not WORDS.search(text):
                     elsewhere.append(place)
                 else:
                     found.append(Message(place, gaps(text)))
@@ -135,7 +158,7 @@ def of_plays() -> list[Message]:
     for name in sorted(name for name in tracked_files() if re.match(r"playbooks/(tasks/)?\w+\.yml|roles/\w+/tasks/", name)):
         for text in _failures(yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))):
             words = re.sub(r"\{\{.*?\}\}", GAP, text, flags=re.S).strip()
-            if re.search(r"[A-Za-z]{3}", words):
+            if WORDS.search(words):
                 found.append(Message(name, words))
     return found
 

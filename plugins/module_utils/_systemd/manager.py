@@ -41,7 +41,8 @@ class Systemd:
         if not os.path.isdir(os.path.join(self._root, "run/systemd/system")):
             return (
                 "systemd is not running as PID 1 on this host (no /run/systemd/system), so no service can be managed "
-                "here. Containers without an init system, and WSL without systemd enabled, look like this."
+                "here. Containers without an init system, and WSL without systemd enabled, look like this. Run it on a host that "
+                "boots with systemd; in WSL, set systemd=true under [boot] in /etc/wsl.conf and start WSL anew."
             )
         if os.geteuid() != 0:
             return "Managing services needs root, and this task runs as uid %d. Set become: true." % os.geteuid()
