@@ -35,15 +35,16 @@ antsibull_ext_color_scheme = "default-autodark"
 # What the reference of plugins names of Ansible's own documentation. Its index can't be asked without a network.
 ANSIBLE = "https://docs.ansible.com/ansible/latest/"
 ANSIBLES_PAGES = {"action_plugins": "plugins/action.html", "common_return_values": "reference_appendices/common_return_values.html"}
-FURTHER = "(further pages)"
+# The list of the index that takes a page which stands in none.
+FURTHER = re.compile(r"(?<=\n:caption: In depth\n\n)(?:[\w/-]+\n)+")
 
 
 def add_further_pages(app: Any, docname: str, source: list[str]) -> None:
-    """A page that no table of contents names comes where the index says FURTHER: nobody has to enter it."""
-    if docname == "index" and FURTHER in source[0]:
+    """A page that no table of contents names comes to the end of the list FURTHER: nobody has to enter it."""
+    if docname == "index":
         named = set(re.findall(r"^(?:.*<)?([\w/-]+)>?$", source[0], re.M))
         further = sorted(path.stem for path in HERE.glob("*.md") if path.stem not in named | {"index"})
-        source[0] = source[0].replace(FURTHER, "\n".join(further))
+        source[0] = FURTHER.sub(lambda found: found[0] + "".join(name + "\n" for name in further), source[0])
 
 
 def ansibles_page(app: Any, env: Any, node: Any, content: Any) -> nodes.reference | None:

@@ -16,7 +16,9 @@ import sys
 from pathlib import Path
 from typing import List
 
+import role_readmes
 import tree
+import yaml
 from checks import Check, run
 
 BIN = Path(sys.executable).parent
@@ -39,7 +41,22 @@ def playbook_page(name: str, text: str) -> str:
             page.append("| variable | |\n|---|---|" + "".join(_variables(lines)))
         else:
             page.append(paragraph)
-    return "\n\n".join(page) + "\n"
+    return "\n\n".join([*page, *_of_roles(text, "\n".join(head))]) + "\n"
+
+
+def _of_roles(text: str, head: str) -> List[str]:
+    """What the playbook reads of the variables of the roles that it runs, and its head does not tell of: from their argument_specs."""
+    page = []
+    for role in sorted(set(re.findall(r"name: gpufleet\.vllm\.(\w+)$", text, re.M))):
+        specs = tree.ROOT / "roles" / role / "meta" / "argument_specs.yml"
+        options = yaml.safe_load(specs.read_text("utf-8"))["argument_specs"]["main"]["options"]
+        # One that the playbook sets for its role is no longer anybody's to set.
+        read = [name for name in options if re.search(r"\b%s\b" % name, text) and not re.search(r"^ +%s:" % name, text, re.M)]
+        rows = ["\n".join(role_readmes.row(name, options[name])) for name in read if not re.search(r"^%s\b" % name, head, re.M)]
+        if rows:
+            page.append("It also reads, of the role [%s](%s_role.rst):" % (role, role))
+            page.append("| variable | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows))
+    return page
 
 
 def _variables(lines: List[str]) -> List[str]:

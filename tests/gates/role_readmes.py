@@ -24,10 +24,10 @@ MARKER = "<!-- The table below is written by tests/gates/role_readmes.py from me
 
 def plain(text: str) -> str:
     """Ansible's semantic markup as Markdown."""
-    text = re.sub(r"\b[OV]\(([^()]*)\)", r"`\1`", text)
-    text = re.sub(r"\bO\(`?([^()`]*)`?\)", r"`\1`", text)
-    text = re.sub(r"\b[CM]\(([^()]*)\)", r"`\1`", text)
-    text = re.sub(r"`[\w.]+#module:([^`]*)`", r"`\1`", text)
+    text = re.sub(r"\b(?:O|V|RV|C|M|E|P)\(([^()]*)\)", r"`\1`", text)
+    # An option, or a value that is returned, of another plugin says of which.
+    text = re.sub(r"`gpufleet\.vllm\.(\w+)#\w+:([^`]*)`", r"`\2` of `\1`", text)
+    text = text.replace("`ignore:", "`")
     return text.replace("|", "\\|")
 
 

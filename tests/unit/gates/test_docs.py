@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import docs
+from tree import ROOT
 
 HEAD = """---
 # Does it, here | there.
@@ -32,6 +34,16 @@ def test_a_playbooks_page_comes_from_its_head() -> None:
         "| variable | |", "|---|---|", "| `model` | which one (required). With more to say |", "| `before_host` | a file |", "",
         "More can be given, see the role.",
     ]  # fmt: skip
+
+
+def test_a_playbooks_page_has_what_it_reads_of_its_roles_variables() -> None:
+    page = docs.playbook_page("swap_model", (ROOT / "playbooks" / "swap_model.yml").read_text(encoding="utf-8"))
+    of_role = page.split("It also reads, of the role [vllm_swap](vllm_swap_role.rst):\n")[1]
+    shown = re.findall(r"^\| `(\w+)` \|", of_role, re.M)
+    assert shown == ["vllm_swap_enabled", "vllm_swap_replace", "vllm_swap_reconnect_timeout", "vllm_swap_plan_only"]
+    assert "as `replace` of `vllm_service` has it" in of_role
+    # What a playbook sets itself is nobody's to set.
+    assert "gpu_reclaim_accept" not in docs.playbook_page("x", (ROOT / "playbooks" / "gpu_cleanup.yml").read_text(encoding="utf-8"))
 
 
 def test_a_page_of_the_reference_has_a_short_title_and_no_second_contents() -> None:
