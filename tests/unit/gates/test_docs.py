@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import docs
 from tree import ROOT
+
+import docs
 
 HEAD = """---
 # Does it, here | there.
