@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 # The functions, and the names of a file, whose texts reach a person as (a part of) a message; with what is put before them.
 MADE: dict[str, dict[str, str]] = {
-    "plugins/filter/swap_results.py": {"_LOST": "… ", "_NEVER_REACHED": "… ", "_STAYS_OUT": ""},
+    "plugins/filter/swap_results.py": {"_LOST": "… ", "_NEVER_REACHED": "… ", "_STAYS_OUT": "", "_HALF_OUT": ""},
     "plugins/module_utils/_benchmark/run.py": {"summary": ""},
     "plugins/module_utils/_catalogue/strays.py": {"strays": ""},
     "plugins/module_utils/_core/host_lock.py": {"busy_message": ""},
@@ -23,6 +23,7 @@ MADE: dict[str, dict[str, str]] = {
     "plugins/plugin_utils/_cleanup.py": {"faults_of_variables": "", "faults_of_names": "", "_said": ""},
     "plugins/plugin_utils/_entry_slips.py": {"_sentence": ""},
     "plugins/plugin_utils/_filter_benchmark_faults.py": {"benchmark_faults": ""},
+    "plugins/plugin_utils/_hooks.py": {"_faults_of": "`…`: ", "_tasks": "`…`: …: "},
     "plugins/plugin_utils/_names.py": {"unknown": "", "_did_you_mean": ""},
 }
 
@@ -45,12 +46,12 @@ def _defined(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _texts(of: ast.AST) -> Iterator[ast.expr]:
-    """What a function returns, or puts into a list; of a name, its value."""
+    """What a function returns, yields, or puts into a list; of a name, its value."""
     if isinstance(of, ast.expr):
         yield of
         return
     for node in ast.walk(of):
-        if isinstance(node, ast.Return) and node.value is not None:
+        if isinstance(node, (ast.Return, ast.Yield)) and node.value is not None:
             yield from _parts(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
             yield from _parts(node.args[0])

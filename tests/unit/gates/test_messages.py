@@ -43,6 +43,7 @@ def refusal(name, failed):
     note = "no message"
     if not failed:
         lines.append("There is no %s." % name)
+        yield "It has no %s." % name
     lines[0] = "Accepted: " + lines[0]
     return "\\n".join(lines) if lines else "It is fine."
 """
@@ -51,7 +52,7 @@ def refusal(name, failed):
 def test_what_a_function_makes_a_message_of_is_found() -> None:
     found = [(before, told.template(node)) for before, _line, node in made.made(ast.parse(MAKES), {"refusal": "… "})]
     assert {text for _before, text in found if text is not None} == {
-        "… cannot work:", "  - …", "and more.", "There is no ….", "Accepted: …", "It is fine.",
+        "… cannot work:", "  - …", "and more.", "There is no ….", "It has no ….", "Accepted: …", "It is fine.",
     }  # fmt: skip
     assert {before for before, _text in found} == {"… "}
 
