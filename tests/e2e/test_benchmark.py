@@ -174,6 +174,25 @@ def test_a_benchmark_that_is_killed_ends_the_wait_and_the_next_one_sweeps(servin
     assert not host.run("find /tmp -name 'gpufleet-benchmark-*'").stdout
 
 
+def test_a_benchmark_that_measures_on_without_its_wrapper_is_not_called_dead(serving: dict[str, Host], tmp_path: Path) -> None:
+    host = serving["gpu01"]
+    long = json.dumps({"profile": dict(LOAD, concurrency=[1], requests=120)})
+    ended: list[Ran] = []
+    thread = threading.Thread(target=lambda: ended.append(benchmark("-e", long, "--limit", "gpu01,localhost", reports=tmp_path)))
+    thread.start()
+    try:
+        pid = measuring(host, thread)
+        host.run("kill -9 $(grep -ls '[a]sync_wrapper' /proc/[0-9]*/cmdline | cut -d/ -f3)")
+    finally:
+        thread.join(240)
+    found = row(ended[0].expect(2), "gpu01")
+    assert f"still measures there: pid {pid} (vllm_benchmark of {MODEL})" in found["detail"], found
+    assert "nobody works on it" not in found["detail"]
+    host.run(f"while kill -0 {pid}; do sleep 0.2; done 2>/dev/null", timeout=200)
+    after = benchmark("-e", long, "--limit", "gpu01,localhost", reports=tmp_path / "after").expect()
+    assert row(after, "gpu01")["result"] == "stands", "what it found is kept, as was said"
+
+
 def measuring(host: Host, thread: threading.Thread) -> int:
     """Wait until a benchmark has the host to itself; the process id of its module."""
     end = time.monotonic() + 120

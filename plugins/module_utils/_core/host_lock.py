@@ -22,6 +22,7 @@ from .errors import GpuFleetError
 # Where it is on a host.
 RUN_DIRECTORY = "/run/gpufleet"
 _NAME = "change.lock"
+LOCK_FILE = RUN_DIRECTORY + "/" + _NAME
 _CHANGES = "is changing the services of this host"
 
 

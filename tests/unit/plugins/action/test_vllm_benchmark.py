@@ -92,7 +92,7 @@ def test_it_waits_as_long_as_somebody_works(run_action: RunAction, monkeypatch: 
 
 
 def test_a_job_that_was_killed_is_a_failure_and_its_file_is_removed(run_action: RunAction, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = on(Host('0 /proc/7/cmdline\n{"started": 1}', '1 \n{"started": 1}'), monkeypatch)
+    host = on(Host('0 /proc/7/cmdline\n{"started": 1}', '1 \n{"started": 1}', ""), monkeypatch)
     done = run_action(vllm_benchmark.ActionModule, {}, limit=100)
     assert done["failed"] and "nobody works on it any more" in done["msg"] and "ansible_job_id" not in done
     assert host.modules[1:] == [

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,15 @@ from typing import Callable, List
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._host_job import (
     UNREACHED_S,
     JobLost,
     command_of,
+    holder_command,
     state_of,
     wait,
+    who_measures,
 )
 
 JOB = "j583920174665.4711"
@@ -74,10 +78,45 @@ def test_only_a_list_that_was_read_to_its_end_says_that_nobody_works(first: str)
 
 def test_a_job_that_was_killed_ends_the_wait() -> None:
     clock = Clock()
-    answers = ["0 /proc/7/cmdline\n" + BEGUN] * 3 + ["1 \n" + BEGUN]
+    answers = ["0 /proc/7/cmdline\n" + BEGUN] * 3 + ["1 \n" + BEGUN, ""]
     with pytest.raises(JobLost, match="nobody works on it any more.*run again"):
         await_it(lambda command: answers.pop(0), clock)
-    assert clock.now == 12.0
+    assert clock.now == 12.0 and answers == []
+
+
+def test_a_benchmark_that_measures_on_without_its_wrapper_is_not_called_dead() -> None:
+    note = json.dumps({"pid": 4711, "since": 1.0, "purpose": "vllm_benchmark of kimi", "doing": "measures a server of this host"})
+    asked: List[str] = []
+
+    def ask(command: str) -> str:
+        asked.append(command)
+        if command != holder_command():
+            return "1 \n" + BEGUN
+        if len(asked) == 2:
+            raise AnsibleConnectionFailure("gone")  # then nobody knows, and it is asked again
+        return note + "\n"
+
+    with pytest.raises(JobLost, match=r"still measures there: pid 4711 \(vllm_benchmark of kimi\)\. Wait until it has ended") as lost:
+        await_it(ask, Clock())
+    assert "nobody works" not in str(lost.value) and len(asked) == 4
+
+
+def test_the_lock_of_a_process_that_lives_is_told_and_what_a_dead_one_left_is_not(tmp_path: Path) -> None:
+    command = holder_command(str(tmp_path / "change.lock"))
+    assert shell(command) == "", "nobody ever took it"
+    with HostLock(str(tmp_path), "vllm_benchmark of kimi"):
+        assert who_measures(shell(command)) == "pid %d (vllm_benchmark of kimi)" % os.getpid()
+        left = (tmp_path / "change.lock").read_text()
+    assert shell(command) == ""
+    (tmp_path / "change.lock").write_text(left)  # as by a holder that was killed
+    assert shell(command) == ""
+    with HostLock(str(tmp_path), "vllm_service started kimi"):
+        assert shell(command) and who_measures(shell(command)) is None, "no benchmark"
+
+
+@pytest.mark.parametrize("answer", ["", "\n", "no json", "[]", "7", '{"pid": 7}'])
+def test_what_is_no_note_of_a_benchmark_is_none(answer: str) -> None:
+    assert who_measures(answer) is None
 
 
 def test_the_end_of_a_job_ends_the_wait() -> None:
