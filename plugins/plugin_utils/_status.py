@@ -13,6 +13,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.arguments import ARGUMENT_SPEC, asked
+from ansible_collections.gpufleet.vllm.plugins.module_utils._status.unreadable import unreadable
 
 from ._report import plain
 
@@ -152,7 +153,8 @@ def _of_host(result: Mapping[str, Any]) -> "List[tuple[str, str]]":
         found.append(_under_way(result["under_way"]))
     out = result.get("taken_out")
     if out and not any(service.get("drift") for service in result.get("services") or []):  # there it is told with each
-        found.append(("taken out", "since %s, by a swap to %s" % (out.get("since") or "?", out.get("model") or "?")))
+        told = "since %s, by a swap to %s" % (out.get("since") or "?", out.get("model") or "?")
+        found.append(("taken out", unreadable(out) or told))
     for gpu in result.get("gpus") or []:
         if gpu.get("state") != "ok":
             found.append(("GPU %s" % gpu.get("index"), "%s: %s" % (gpu.get("state"), gpu.get("error") or "no further detail")))

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from .._core.errors import GpuFleetError
-from .._server.http import Server, ServerError, connect_address
+from .._server.http import NoAnswer, Server, ServerError, connect_address
 from .._service.ports import Ports
 from .._systemd.show import UnitStatus
 from .._unit.env_file import read_env_file
@@ -187,6 +187,11 @@ def _ask(server: Server, model: Optional[str]) -> Tuple[Mapping[str, Any], Optio
         cards = _cards(reply.body)
     except ConnectionRefusedError as exc:
         raise GpuFleetError("%s can't be measured: nothing listens there." % server.url) from exc
+    except NoAnswer as exc:
+        raise GpuFleetError(
+            "%s can't be measured: %s It is busy, or it hangs. Look at its journal and restart it if it hangs, then run again."
+            % (server.url, exc.msg)
+        ) from exc
     names = [str(card["id"]) for card in cards]
     if model is None and len(cards) != 1:
         raise GpuFleetError("%s serves %s: say with model which one is measured." % (server.url, ", ".join(names) or "no model"))

@@ -96,8 +96,7 @@ def make_free(
         text = holders_text(now.gpus, fits)
     if standstill.found is not None:
         raise GpuFleetError(
-            "The memory that the %s needs does not come free, since %s, and waiting longer would not change that: %s. %s"
-            % (whose, standstill.found, text, advice),
+            "The memory that the %s needs does not come free, since %s: %s. %s" % (whose, standstill.found, text, advice),
             ended_processes=list(ended),
         )
     raise GpuFleetError(

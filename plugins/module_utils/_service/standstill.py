@@ -60,7 +60,8 @@ class Standstill:
         if now - self._since < _STEADY_S:
             return None
         names = sorted({"pid %d (%s)" % (each.pid, each.name) for each in holders})
-        self.found = "%s %s on" % (", ".join(names), "lives" if len(names) == 1 else "live")
+        seen = "%s lives on, and has held it for %d s" if len(names) == 1 else "%s live on, and have held it for %d s"
+        self.found = seen % (", ".join(names), now - self._since)
         return self.found
 
     def _holders(self, snapshot: Snapshot) -> List[GpuProcess]:

@@ -30,6 +30,7 @@ from .._unit.slug import unit_name
 from .drift import Drift
 from .links import find_links
 from .service import Declared, Subject, examine, unseen
+from .unreadable import unreadable
 
 # What Ansible sends to a host is what is imported, and the programs that a host should have are made of it.
 _SENT_ALONG = (_main,)
@@ -82,7 +83,7 @@ def status_of(
         found = list(pool.map(look, [each for each in subjects if each not in resting]))
     out = taken_out(ports.paths.records)
     if out is not None:
-        _count_as_drift(out, found)
+        _count_as_drift(out, found, ports.paths.records)
     return {
         "services": found,
         "at_rest": [each.to_json()["name"] for each in resting],
@@ -102,13 +103,13 @@ def status_of(
     }  # fmt: skip
 
 
-def _count_as_drift(out: Mapping[str, Optional[str]], found: List[Dict[str, Any]]) -> None:
+def _count_as_drift(out: Mapping[str, Optional[str]], found: List[Dict[str, Any]], directory: str) -> None:
     """A service that gets no requests is not what was declared, whatever its files say."""
     since = out["since"] or "a time unknown"
     detail = "a swap to %s took this host out at %s, and nothing has taken it back" % (out["model"] or "?", since)
     for entry in found:
         if entry["drift"] is not None:
-            entry["drift"].append(Drift("taken out", detail).to_json())
+            entry["drift"].append(Drift("taken out", unreadable(out, directory) or detail).to_json())
 
 
 def _refuse_unknown(expected: Optional[str], declared: Mapping[str, Declared], broken: Mapping[str, str]) -> None:

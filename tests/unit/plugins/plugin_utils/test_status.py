@@ -154,3 +154,6 @@ def test_a_host_without_a_service_that_was_taken_out_is_told_of() -> None:
     out = {"since": "2026-11-30T11:40:12Z", "model": "new", "before_host": None, "after_host": None}
     found = findings_of({"gpu01": {**host(), "services": [], "taken_out": out}})
     assert [each["detail"] for each in found if each["about"] == "taken out"] == ["since 2026-11-30T11:40:12Z, by a swap to new"]
+    found = findings_of({"gpu01": {**host(), "services": [], "taken_out": dict.fromkeys(out)}})
+    (detail,) = [each["detail"] for each in found if each["about"] == "taken out"]
+    assert detail.startswith("/var/lib/gpufleet/taken-out.json says") and "can't be read" in detail and "?" not in detail

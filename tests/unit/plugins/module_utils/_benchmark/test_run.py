@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from typing import Any, Dict, List
 
 import pytest
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark import target
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.notes import notes_of
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.run import summary
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
@@ -119,6 +121,14 @@ def test_a_server_that_is_not_managed_is_measured_by_its_address(world: World) -
     assert not world.go(base_url=world.server.url)["changed"]
     with pytest.raises(GpuFleetError, match="nothing listens there"):
         world.run(base_url="http://127.0.0.1:1")
+
+
+def test_a_server_that_hangs_is_told_with_what_to_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_ASK_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        url = "http://127.0.0.1:%d" % hung.getsockname()[1]
+        with pytest.raises(GpuFleetError, match=r"/health gave no answer: nothing within 0\.2 s\. .*Look at its journal.*run again"):
+            world.run(base_url=url)
 
 
 def test_a_server_that_was_restarted_meanwhile_gives_no_result(world: World) -> None:

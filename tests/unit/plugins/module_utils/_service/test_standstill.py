@@ -65,7 +65,7 @@ def run(world: World, read: Callable[[float], Sequence[Gpu]], *gpus: int, leavin
 
 def test_a_stranger_who_lives_on_is_named_after_a_few_seconds() -> None:
     text, seconds = run(World(), lambda _now: [gpu(3, 50400, [stranger()])], 3)
-    assert "does not come free, since pid 4711 (train.py) lives on" in text and "train.py" in text and 5.0 <= seconds < 12.0
+    assert "does not come free, since pid 4711 (train.py) lives on, and has held it for 5 s: " in text and 5.0 <= seconds < 12.0
 
 
 def test_one_who_ends_within_the_grace_is_waited_for() -> None:

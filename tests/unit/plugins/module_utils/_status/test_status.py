@@ -142,6 +142,12 @@ def test_a_host_that_was_taken_out_and_not_taken_back_has_drifted(looked: Looked
     assert found["taken_out"] == dict(note, id=None) and found["drifted"] is True
     (service,) = found["services"]
     assert kinds(service) == ["taken out"] and note["since"] in service["drift"][0]["detail"]
+    # What can't be read is told as that, with what to do, and not as a swap to nobody knows what.
+    Path(looked.paths.records, "taken-out.json").write_text("{", encoding="utf-8")
+    (service,) = status(looked)["services"]
+    detail = service["drift"][0]["detail"]
+    assert kinds(service) == ["taken out"] and detail.startswith("%s/taken-out.json says" % looked.paths.records)
+    assert "can't be read" in detail and "then remove the file" in detail and "?" not in detail and "unknown" not in detail
     # What is declared nowhere can't drift; that the host is out is told all the same.
     os.unlink(Path(looked.paths.records, "taken-out.json"))
     assert status(looked)["taken_out"] is None
