@@ -11,12 +11,12 @@ import sys
 from typing import Any, Dict, List, Mapping, Optional
 
 from ansible import constants, context
-from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure
-from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _resident
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._first import begin, behind
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._follow import (
     Ended,
     Follower,
@@ -26,13 +26,18 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._follow import (
     parse_answer,
 )
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._progress import line_of
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._table import cell_text
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._task_args import (
+    may_be_begun_twice,
+    patience,
+    taken_apart,
+    truth,
+)
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._task_result import as_asked, merged
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._terminal import UNSEEN, for_people, pace_for
 
 MODULE = "gpufleet.vllm.vllm_service"
 PROGRAM = "/usr/local/lib/gpufleet/change.pyz"
-RECONNECT_S = 600
-# What this run of the module knows, and the job does not.
-_OF_THE_RUN = ("invocation", "ansible_facts", "deprecations", "job", "taken_out")
 
 
 class ActionModule(ActionBase):
@@ -49,28 +54,39 @@ class ActionModule(ActionBase):
         """See the module's documentation."""
         result: Dict[str, Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
-        args = _taken_apart(dict(self._task.args))
-        if self._task.async_val or self._task.check_mode or not _truth(args.get("wait", True)):
+        args = taken_apart(dict(self._task.args))
+        if self._task.async_val or self._task.check_mode:
             result.update(self.ask(args, task_vars))
             return result
+        waits, twice = truth(args.get("wait", True)), may_be_begun_twice(args)
         shows = not self._task.no_log and for_people(constants.config.get_config_value("DEFAULT_STDOUT_CALLBACK"))
         remote = Remote(self, args, task_vars, shows)
-        begun = self._begin(remote, _may_be_begun_twice(args))
-        job = begun.get("job")
-        if not isinstance(job, Mapping) or begun.get("failed"):
-            result.update(_as_asked(begun))
-            return result
         pace = pace_for(_side_by_side(task_vars)) if shows else UNSEEN
-        follower = Follower(remote, pace, _patience(args), twice=_may_be_begun_twice(args))
+
+        def follow_first(change: str, step: Mapping[str, Any]) -> None:
+            remote.say("first this is brought to its end: %s, %s" % (step.get("target"), step.get("reason")))
+            # The module, run to wait for this one's end, would begin the task's own after it.
+            ended = Follower(remote, pace, patience(args), twice=False).end_of(change)
+            if ended.get("failed"):
+                remote.say("it has ended, and failed: %s" % ended.get("msg"))
+
         try:
-            done = follower.end_of(str(job["id"]))
+            begun, before = begin(lambda: self._begin(remote, twice) if waits else self.ask(args, task_vars), follow_first)
+        except Lost as lost:
+            raise AnsibleConnectionFailure(str(lost)) from None
+        job = begun.get("job")
+        if not waits or not isinstance(job, Mapping) or begun.get("failed"):
+            result.update(behind(before, as_asked(begun) if waits else begun))
+            return result
+        try:
+            done = Follower(remote, pace, patience(args), twice=twice).end_of(str(job["id"]))
         except Lost as lost:
             raise AnsibleConnectionFailure(str(lost)) from None
         except Ended as ended:
             done = {"failed": True, "changed": True, "msg": str(ended)}
         else:
             self.heard(remote, str(job["id"]))
-        result.update(merged(_as_asked(begun), done, bool(self._task.diff), self.failed_with))
+        result.update(behind(before, merged(as_asked(begun), done, bool(self._task.diff), self.failed_with)))
         return result
 
     def heard(self, remote: "Remote", change: str) -> None:
@@ -87,7 +103,7 @@ class ActionModule(ActionBase):
     def _by_program(self, args: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """The same of the program that is on the host already; None where that has nothing to say, and has done nothing that the
         module would not find and go on with."""
-        again = self._task.check_mode or _may_be_begun_twice(args)
+        again = self._task.check_mode or may_be_begun_twice(args)
         can = self._is_pipelining_enabled("new") and not any(self._task.environment or ())
         if self.module != MODULE or _resident.DIGEST is None or not again or not can:
             return None
@@ -182,64 +198,15 @@ class Remote(Host):
         if self._shows:
             Display().display(line_of(self._padded, news, _width()))
 
+    def say(self, text: str) -> None:
+        """One line for people, between those of how far it is."""
+        if self._shows:
+            Display().display("%s  %s" % (self._padded, " ".join(cell_text(text).split("\n"))))
+
     def warn(self, text: str) -> None:
         """See the port."""
         # Not warning(): those are kept until the task has ended.
         Display().display("[WARNING] %s: %s" % (self._name, text), color=constants.COLOR_WARN, stderr=True)
-
-
-def merged(begun: Mapping[str, Any], done: Mapping[str, Any], diff: bool, failed_with: Mapping[str, Any]) -> Dict[str, Any]:
-    """The job's result as the task's: what the module returns when it waits itself, ``failed_with`` what any failure has."""
-    result: Dict[str, Any] = {key: begun[key] for key in begun if key in _OF_THE_RUN or key.startswith("_ansible")}
-    result.update(done)
-    if not diff:
-        result.pop("diff", None)
-    if result.get("failed"):
-        result = {**failed_with, **result}
-    warnings = list(begun.get("warnings") or [])
-    known = {_text(warning) for warning in warnings}
-    warnings += [warning for warning in done.get("warnings") or [] if _text(warning) not in known]
-    result.pop("warnings", None)
-    return dict(result, warnings=warnings) if warnings else result
-
-
-def _as_asked(begun: Mapping[str, Any]) -> Dict[str, Any]:
-    """The module's result, with the arguments as the task has them."""
-    result = dict(begun)
-    invocation = result.get("invocation")
-    if isinstance(invocation, Mapping) and isinstance(invocation.get("module_args"), Mapping):
-        result["invocation"] = dict(invocation, module_args=dict(invocation["module_args"], wait=True))
-    return result
-
-
-def _taken_apart(args: Dict[str, Any]) -> Dict[str, Any]:
-    """``deployment`` as options of their own; one that is given by itself counts more."""
-    deployment = args.pop("deployment", None)
-    if deployment is None:
-        return args
-    if not isinstance(deployment, Mapping):
-        raise AnsibleActionFail("`deployment` is a %s. It is a dictionary of options." % type(deployment).__name__)
-    return {**deployment, **args}
-
-
-def _may_be_begun_twice(args: Mapping[str, Any]) -> bool:
-    """Whether the module finds its own work done when it is run once more, as a restart does not."""
-    return bool((args.get("state") or "started") == "started")
-
-
-def _truth(value: Any) -> bool:
-    # What is no boolean at all is the module's to complain of, which it does before it begins anything.
-    return value is None or bool(boolean(value, strict=False))
-
-
-def _patience(args: Mapping[str, Any]) -> float:
-    value = args.get("reconnect_timeout")
-    if value is None:
-        return RECONNECT_S
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise AnsibleActionFail("`reconnect_timeout` is %r. It is a number of seconds." % (value,)) from None
 
 
 def _side_by_side(task_vars: Mapping[str, Any]) -> int:
@@ -263,10 +230,6 @@ def _padding(task_vars: Mapping[str, Any]) -> int:
 def _brief(exc: Exception) -> str:
     lines = [line.strip() for line in str(getattr(exc, "message", None) or exc).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(exc).__name__
-
-
-def _text(warning: Any) -> str:
-    return str(getattr(getattr(warning, "event", None), "msg", None) or warning)
 
 
 def _width() -> int:

@@ -326,6 +326,7 @@ job:
   description:
     - The job that carried it out, as M(gpufleet.vllm.vllm_service) has it.
     - With C(ended), the host's time at which it ended, where this is the result of an earlier run that nobody had heard of.
+    - With C(first), another change that has to come to its end first, in the failure of a run that did not wait.
   returned: when it was run, or is under way
   type: dict
   sample: {"id": "3f9c2a77d1e04b58", "unit": "gpufleet-change.service", "attached": false}

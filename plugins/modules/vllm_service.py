@@ -478,6 +478,12 @@ job:
     attached:
       description: Whether the change had been begun before, by another run of the same task.
       type: bool
+    first:
+      description: >-
+        There, and true, in the failure of a run that did not wait and could not begin: this is another change, which nobody carried out
+        any more. Its job was started again, and it has to come to its end first. In a play it is followed, and then the task goes on; with
+        C(async) and O(wait=false) run the task again.
+      type: bool
   sample: {"id": "3f9c2a77d1e04b58", "unit": "gpufleet-change.service", "attached": false}
 taken_out:
   description: >-

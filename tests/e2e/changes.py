@@ -124,6 +124,14 @@ def loading(host: Host) -> Iterator[None]:
         host.enter(["systemctl", "thaw", NEW_UNIT], check=False)  # a roll-back has removed it
 
 
+def kill_for_good(host: Host) -> None:
+    """The job is gone and does not come back by itself, as after the last of the starts that systemd makes."""
+    drop_in = f"/run/systemd/system/{UNIT}.d"
+    host.write(f"{drop_in}/once.conf", "[Service]\nRestart=no\n")
+    host.enter(f"systemctl daemon-reload && systemctl kill --signal=KILL {UNIT}")
+    host.enter(f"until systemctl is-failed -q {UNIT}; do sleep 0.05; done; rm -r {drop_in}; systemctl daemon-reload", timeout=30)
+
+
 def at_rest(host: Host, seconds: float = 90.0) -> None:
     """Wait until no change is under way."""
     inside(host, f"test ! -e {RECORD}", seconds)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from e2e.adhoc import module
-from e2e.changes import NEW, NEW_UNIT, RECORD, UNIT, loading, prepared, service
+from e2e.changes import NEW, NEW_UNIT, RECORD, kill_for_good, loading, prepared, service
 from e2e.playbook import playbook
 
 from lab import Host, Lab
@@ -25,12 +25,8 @@ def host(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Host]:
     one.vllm.behave(MODEL, load_seconds=0.2)
     begun = service(one, wait=False, **NEW)
     assert not begun["failed"], begun
-    drop_in = f"/run/systemd/system/{UNIT}.d"
     with loading(one):
-        # as after the last of the starts that systemd makes
-        one.write(f"{drop_in}/once.conf", "[Service]\nRestart=no\n")
-        one.enter(f"systemctl daemon-reload && systemctl kill --signal=KILL {UNIT}")
-        one.enter(f"until systemctl is-failed -q {UNIT}; do sleep 0.05; done; rm -r {drop_in}; systemctl daemon-reload", timeout=30)
+        kill_for_good(one)
     yield one
 
 

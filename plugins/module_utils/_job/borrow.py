@@ -26,11 +26,13 @@ from .._service.runner import runner_files
 from .._unit.change_unit import CHANGE_UNIT
 from . import main as _main
 from . import underway
-from .change import clear, create, job_entry, the_same
+from .abandoned import clear, hand_over
+from .change import create, the_same
 from .job import current_boot
 from .origin import began_by
 from .record import BORROW, Record, digest_of, new_id
 from .store import Store
+from .underway import job_entry
 
 # What Ansible sends to a host is what is imported, and the program that runs the job is packed there.
 _SENT_ALONG = (_main,)
@@ -65,6 +67,8 @@ def borrow(
             if check_mode:
                 plan = partial(_begin, params, request, ports, True, True, store, first)
                 return underway.planned_after(plan, {"changed": True, "actions": first, "command": request.shown, "put_back": None})
+            if not wait:
+                hand_over(found, ports, store, first)
             clear(found, ports, store)
 
 

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from .._borrow.hidden import forget_secrets
 from .._core.errors import GpuFleetError
 from .._core.files import diff_of
 from .._core.host_lock import HostLock
@@ -20,15 +18,16 @@ from .._service.prepare import prepare, prepared_steps
 from .._service.request import Request
 from .._service.run import Run, ServiceResult, purpose, refuse_without_systemd, timings_of
 from .._service.run import run as run_here
-from .._unit.change_unit import CHANGE_UNIT, RECORD
+from .._unit.change_unit import CHANGE_UNIT
 from .._unit.slug import unit_name
 from . import main as _main
 from . import underway
+from .abandoned import clear, hand_over
 from .job import current_boot
 from .origin import began_by
-from .patient_lock import PatientLock
-from .record import BORROW, Record, digest_of, new_id
+from .record import Record, digest_of, new_id
 from .store import Store
+from .underway import job_entry
 
 # What Ansible sends to a host is what is imported, and the program that runs the job is packed there.
 _SENT_ALONG = (_main,)
@@ -61,6 +60,8 @@ def change(params: Mapping[str, Any], request: Request, ports: Ports, check_mode
             if check_mode:
                 plan = partial(_without_one_under_way, params, request, ports, True, True, store, first)
                 return underway.planned_after(plan, _behind(first, _not_begun(request, ports)))
+            if not wait:
+                hand_over(found, ports, store, first)
             clear(found, ports, store)
 
 
@@ -194,61 +195,6 @@ def _not_begun(request: Request, ports: Ports) -> Dict[str, Any]:
         nothing, changed=False, unit=unit, status=ports.systemd.status(unit).to_result(), ready=False, rolled_back=False,
         timings=timings_of({}),
     )  # fmt: skip
-
-
-def clear(found: Mapping[str, Any], ports: Ports, store: Store) -> None:
-    """Bring somebody else's change to an end whose job is gone, so that a look at the host means something.
-
-    Raises GpuFleetError where that can't be done. The record of a borrowing stays as long as a service isn't put back.
-    """
-    if found["attempts"] > 0:
-        try:
-            underway.start(ports)
-            underway.wait_for_end(found["id"], store, ports)
-        except GpuFleetError as exc:
-            down = _down(found, ports)
-            if _is(found, store.load()) and down:
-                raise GpuFleetError(
-                    "%s Until then these services, whose GPUs were borrowed, may be stopped: %s. Start them by hand with `systemctl start "
-                    "%s`." % (exc.msg, ", ".join(down), " ".join(down))
-                ) from exc
-            if _is(found, store.load()):
-                raise
-    # Nobody else begins a change meanwhile, whose record this would be.
-    with PatientLock(ports.paths.run, "clearing up", ports.clock.monotonic() + _LOCK_S, ports.clock):
-        left = store.load()
-        begun_meanwhile = left is not None and found["attempts"] == 0 and left["attempts"] > 0
-        if left is None or not _is(found, left) or begun_meanwhile or not underway.abandoned(left, ports):
-            return
-        down = _down(left, ports)
-        if down:
-            raise GpuFleetError(
-                "GPUs were borrowed on this host, and these services were not put back: %s. Start them by hand with `systemctl start %s`, "
-                "then run again; if they are not to come back, remove %s first."
-                % (", ".join(down), " ".join(down), os.path.join(ports.paths.change, RECORD))
-            )
-        if left.get("kind") == BORROW:
-            forget_secrets(left["unit"], ports.paths.run)
-        store.discard()  # nothing of it was ever carried out, or it has ended and its job could not forget it
-
-
-def _is(found: Mapping[str, Any], other: Optional[Mapping[str, Any]]) -> bool:
-    return other is not None and other["id"] == found["id"]
-
-
-def _down(record: Mapping[str, Any], ports: Ports) -> List[str]:
-    """The services that gave their GPUs away for a borrowing, and do not run."""
-    units = [each["service"]["unit"] for each in record["undo"]["stopped"]] if record.get("kind") == BORROW else []
-    try:
-        statuses = ports.systemd.statuses(units)
-    except GpuFleetError:
-        return units  # nobody can say that they run
-    return [unit for unit in units if statuses[unit].inactive]
-
-
-def job_entry(change_id: str, attached: bool) -> Dict[str, Any]:
-    """The result's ``job``."""
-    return {"id": change_id, "unit": CHANGE_UNIT, "attached": attached}
 
 
 def _plain(done: ServiceResult) -> Dict[str, Any]:

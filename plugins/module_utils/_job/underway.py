@@ -49,6 +49,11 @@ def refusal(record: Mapping[str, Any], ports: Ports, progress: str = PATH) -> Gp
     )
 
 
+def job_entry(change_id: str, attached: bool) -> Dict[str, Any]:
+    """The result's ``job``."""
+    return {"id": change_id, "unit": CHANGE_UNIT, "attached": attached}
+
+
 def ending(record: Mapping[str, Any], ports: Ports) -> str:
     """The command that has systemd run its job again, however often that has failed."""
     return "%s resume %s" % (ports.paths.program, record["id"])

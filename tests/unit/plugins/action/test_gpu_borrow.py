@@ -39,6 +39,15 @@ def test_an_unheard_result_is_told_as_such_and_noted_as_heard_once(failed: bool,
     assert received(task) == 1, task.commands
 
 
+def test_what_somebody_else_begun_and_came_first_is_not_noted_as_heard() -> None:
+    first = {**base.FIRST, "job": {**base.FIRST["job"], "id": "b2"}}
+    begun = {"changed": True, "actions": [], "job": {**JOB, "ended": None}}
+    task = base.Task1([first, begun], [{**base.DONE, "id": "b2"}, DONE, RECEIVED])
+    done = task.run({"command": "x"})
+    assert done["outcome"] == "succeeded" and done["actions"] == base.FIRST["actions"] and received(task) == 1, task.commands
+    assert not any(" received b2" in command for command in task.commands)
+
+
 def test_check_mode_does_not_count_as_hearing() -> None:
     task = base.Task1([UNHEARD], [])
     assert task.run({"command": "x"}, check_mode=True)["job"]["ended"] and task.commands == []

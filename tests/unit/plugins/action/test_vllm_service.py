@@ -18,8 +18,9 @@ from ansible.playbook.task import Task
 from ansible.template import Templar
 
 from ansible_collections.gpufleet.vllm.plugins.action import vllm_service
-from ansible_collections.gpufleet.vllm.plugins.action.vllm_service import ActionModule, merged
+from ansible_collections.gpufleet.vllm.plugins.action.vllm_service import ActionModule
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _resident
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._task_result import merged
 
 BEGUN = {
     "changed": True, "ready": False, "actions": [{"action": "start"}], "warnings": ["tight"], "diff": [{}],
@@ -28,6 +29,13 @@ BEGUN = {
 }  # fmt: skip
 RESULT = {"changed": True, "ready": True, "actions": [{"action": "start"}], "warnings": ["tight", "slow"], "diff": [{"after": "x"}]}
 DONE = {"id": "a1", "done": True, "result": RESULT}
+FIRST: dict[str, Any] = {
+    "failed": True, "changed": True, "msg": "Nothing of what is asked for was begun.",
+    "actions": [{"action": "complete", "target": "gpu_borrow of GPU 4 for a command", "reason": "nobody carries it out any more"}],
+    "job": {"id": "f0", "unit": "gpufleet-change.service", "attached": True, "first": True},
+}  # fmt: skip
+FIRST_DONE = {"id": "f0", "done": True, "result": {"changed": True, "actions": [], "failed": True, "msg": "the host went down"}}
+RUNNING = {"id": "f0", "done": False, "unfinished": True, "phase": "command"}
 LOADING = {"id": "a1", "done": False, "unfinished": True, "phase": "load", "service": "kimi"}
 
 
@@ -131,6 +139,55 @@ def test_nothing_to_follow_is_one_round_trip() -> None:
 
 def test_a_refusal_is_the_modules_own() -> None:
     assert Task1([{"failed": True, "msg": "no", "job": {"id": "a1"}}]).run()["msg"] == "no"
+
+
+def test_what_was_abandoned_is_followed_to_its_end_before_the_tasks_own(shown: list[str]) -> None:
+    task = Task1([FIRST, BEGUN], [RUNNING, AnsibleConnectionFailure("Broken pipe"), FIRST_DONE, LOADING, DONE])
+    result = task.run()
+    assert result["ready"] and not result.get("failed") and result["job"]["id"] == "a1"
+    assert [each["action"] for each in result["actions"]] == ["complete", "start"]
+    assert [call["wait"] for call in task.calls] == [False, False], "and the module never waits for it"
+    assert [command.split()[1:3] for command in task.commands] == [["attend", "f0"]] * 3 + [["attend", "a1"]] * 2
+    assert "first this is brought to its end: gpu_borrow of GPU 4" in shown[0] and "running the command" in shown[1]
+    assert "lost" in shown[2] and "answers again" in shown[3] and "failed: the host went down" in shown[4] and "kimi" in shown[5]
+
+
+@pytest.mark.parametrize("own", [{"changed": False, "actions": []}, {"failed": True, "msg": "no"}])
+def test_what_came_first_is_told_whatever_comes_after_it(own: dict[str, Any]) -> None:
+    result = Task1([FIRST, own], [FIRST_DONE]).run()
+    assert result["actions"] == FIRST["actions"] and result["changed"] and result.get("failed") == own.get("failed")
+
+
+def test_who_does_not_wait_for_his_own_change_follows_what_comes_first() -> None:
+    task = Task1([FIRST, BEGUN], [FIRST_DONE])
+    result = task.run({"wait": False})
+    assert [each["action"] for each in result["actions"]] == ["complete", "start"] and len(task.commands) == 1
+    assert result["job"]["id"] == "a1" and result["invocation"]["module_args"]["wait"] is False
+
+
+def test_what_is_abandoned_again_is_a_failure_and_not_followed_for_ever() -> None:
+    task = Task1([FIRST, FIRST], [FIRST_DONE])
+    result = task.run()
+    assert result["failed"] and result["msg"] == FIRST["msg"] and result["actions"] == FIRST["actions"] and len(task.calls) == 2
+
+
+def test_a_job_that_cannot_bring_it_to_its_end_is_told_with_what_the_host_says() -> None:
+    dead = {"id": "f0", "done": False, "unfinished": True, "job": "failed"}
+    task = Task1([FIRST, FIRST], [dead, {"id": "f0", "unfinished": True}] * 3 + [dead])
+    result = task.run()
+    assert result["failed"] and "ends again and again" in result["msg"] and result["msg"].endswith(FIRST["msg"])
+
+
+def test_a_host_that_is_lost_with_what_comes_first_is_unreachable_with_what_to_do() -> None:
+    with pytest.raises(AnsibleConnectionFailure, match="same command"):
+        Task1([FIRST], [AnsibleConnectionFailure("no route")] * 3).run({"reconnect_timeout": 0})
+
+
+def test_what_comes_first_is_never_waited_for_by_the_module_which_would_begin_its_own_then() -> None:
+    no = {"rc": 1, "stdout": "", "stderr": "Traceback\nModuleNotFoundError: gpufleet_change"}
+    refused = {"failed": True, "msg": "Another change of this host's services is under way."}
+    task = Task1([FIRST, refused], [no, no])
+    assert task.run()["msg"] == refused["msg"] and [call["wait"] for call in task.calls] == [False, False]
 
 
 @pytest.mark.parametrize("name", ["ansible.posix.json", "somebodys.own"])

@@ -14,7 +14,8 @@ import pytest
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import underway
-from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change, clear
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.abandoned import clear
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._borrow.place import OLD, Place, Program, patch
 
@@ -91,6 +92,25 @@ def ended_but_not_forgotten(place: Place, put_back: bool) -> None:
     last = json.loads(Path(place.paths.change, "last.json").read_text())
     Path(place.paths.change, "last.json").write_text(json.dumps(dict(last, result=result)))
     Path(place.paths.change, "record.json").write_text(json.dumps(kept))
+
+
+def test_who_does_not_wait_is_told_which_borrowing_to_follow_first(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.dies_while_it_runs()
+    kept = record(place)
+    with monkeypatch.context() as stands:
+        stands.setattr(Place, "run_job", lambda self: None)  # the command goes on for long
+        with pytest.raises(GpuFleetError, match=rf"may be stopped: {OLD}\. Start them by hand with `systemctl start {OLD}`") as first:
+            place.asks(command=OTHER, wait=False)
+    told = first.value.result
+    assert told["job"]["first"] and told["job"]["id"] == kept["id"] and [each["action"] for each in told["actions"]] == ["complete"]
+    place.live()
+    begun = place.asks(command=OTHER, wait=False)
+    assert "first" not in begun["job"] and begun["job"]["id"] != kept["id"]
+
+
+def test_an_end_that_is_told_is_not_followed_once_more(place: Place) -> None:
+    ended_but_not_forgotten(place, True)
+    assert "first" not in place.asks(command=OTHER, wait=False)["job"]
 
 
 def test_what_has_ended_and_was_put_back_is_only_forgotten(place: Place) -> None:

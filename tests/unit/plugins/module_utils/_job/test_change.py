@@ -15,7 +15,8 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.host_lock import HostLock
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import change as change_module
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import underway
-from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change, clear
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.abandoned import clear
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import Run
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
@@ -209,6 +210,31 @@ def test_the_same_again_says_that_nobody_carries_it_out(host: Managed) -> None:
         and "nobody carries it out any more" in planned["actions"][0]["reason"]
     )
     assert all(value is None for value in planned["timings"].values())
+
+
+def test_who_does_not_wait_is_told_what_to_follow_first_and_has_begun_nothing(
+    host: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abandoned(host)
+    record = host.store.load()
+    assert record is not None
+    with monkeypatch.context() as nobody_waits:
+        nobody_waits.delattr(underway, "wait_for_end")
+        told = host.module(wait=False, state="restarted")
+    assert told["failed"] and told["changed"] and actions(told) == [("complete", "vllm_service started new")]
+    assert told["job"] == {"id": record["id"], "unit": CHANGE_UNIT, "attached": True, "first": True}
+    assert "Nothing of what is asked for was begun" in told["msg"] and "follow %s" % record["id"] in told["msg"]
+    assert not host.store.exists(), "its job was started"
+    begun = host.module(wait=False, state="restarted")
+    assert not begun.get("failed") and "first" not in begun["job"] and begun["job"]["id"] != record["id"]
+
+
+def test_what_was_never_carried_out_is_nobodys_to_follow(host: Managed) -> None:
+    host.held_back = True
+    never = host.module(wait=False)["job"]["id"]
+    host.units.clock.now += 60.0
+    begun = host.module(wait=False, stop_timeout=7)
+    assert not begun.get("failed") and "first" not in begun["job"] and begun["job"]["id"] != never
 
 
 def test_no_message_advises_to_stop_what_nobody_carries_out(host: Managed) -> None:
