@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.values im
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._entry_slips import entry_slips
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._hooks import hook_faults
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._readers import Readers, as_written
 
 _PLAN_ONLY = "vllm_swap_plan_only"
 
@@ -69,10 +70,10 @@ def look_up(
     by_problem: Dict[str, List[str]] = {}
     warnings: Dict[str, None] = {}
     deployments: Dict[str, Dict[str, Any]] = {}
-    given = extra_names()
+    given, readers = extra_names(), Readers()
     for host in hosts:
         problems, parameters, told = _examine_host(model, host, hostvars)
-        problems += entry_slips(given, _as_written(host, hostvars))
+        problems += entry_slips(given, as_written(host, hostvars), readers)
         warnings.update(dict.fromkeys(map(sentence, told)))
         for problem in problems:
             by_problem.setdefault(problem, []).append(host)
@@ -94,12 +95,6 @@ def _examine_host(model: str, host: str, hostvars: Mapping[str, Any]) -> Tuple[L
     except AnsibleError as exc:
         return [*wrong, "`vllm_models` cannot be read: %s" % exc.message], {}, told
     return [*wrong, *problems], parameters, told
-
-
-def _as_written(host: str, hostvars: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The host's variables with their templates as such: Ansible's own mapping shows each with its value."""
-    raw = getattr(hostvars, "raw_get", None)
-    return (raw(host) if raw is not None else hostvars.get(host)) or {}
 
 
 def _unclear(variables: Mapping[str, Any]) -> List[str]:
@@ -128,5 +123,5 @@ def _with_hosts(problem: str, hosts: List[str], of: int) -> str:
 def message(problems: List[str]) -> str:
     """One message for all problems."""
     if len(problems) == 1:
-        return "Nothing was touched. %s" % problems[0]
-    return "Nothing was touched. %d problems:\n%s" % (len(problems), "\n".join("- " + problem for problem in problems))
+        return "Nothing was touched by this playbook. %s" % problems[0]
+    return "Nothing was touched by this playbook. %d problems:\n%s" % (len(problems), "\n".join("- " + problem for problem in problems))

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
 
 
-def benchmark_faults(asked: Any) -> List[str]:
+def benchmark_faults(asked: Any, hostvars: Any = None, hosts: Sequence[str] = ()) -> List[str]:
     """What is wrong with a request, in sentences; empty when nothing is."""
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
     from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _filter_benchmark_faults
 
-    return _filter_benchmark_faults.benchmark_faults(asked)
+    return _filter_benchmark_faults.benchmark_faults(asked, hostvars, hosts)
 
 
 class FilterModule:

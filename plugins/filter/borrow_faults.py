@@ -10,15 +10,15 @@ from typing import Any, Callable, Dict, List, Mapping
 from ansible.errors import AnsibleFilterError
 
 
-def borrow_faults(asked: Any, hosts: Any = None) -> List[str]:
+def borrow_faults(asked: Any, hosts: Any = None, hostvars: Any = None) -> List[str]:
     """What is wrong with a request, in sentences; empty when nothing is. ``hosts`` are the variables of each host that it is for."""
     if not isinstance(asked, Mapping):
         raise AnsibleFilterError("borrow_faults takes a dictionary of what was asked for, not %s" % type(asked).__name__)
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
-    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _borrow, _names
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _borrow, _names, _readers
 
     # A slip on the command line (``gpu`` for ``gpus``) would otherwise go unnoticed, and all GPUs be borrowed.
-    return _borrow.faults(asked, _names.extra_names(), hosts or {})
+    return _borrow.faults(asked, _names.extra_names(), hosts or {}, _readers.readers_of(hostvars, hosts or {}))
 
 
 class FilterModule:

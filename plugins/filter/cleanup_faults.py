@@ -15,14 +15,15 @@ def cleanup_faults(hostvars: Any, hosts: Sequence[str], scope: Any, query: Any =
     if not isinstance(hostvars, Mapping):
         raise AnsibleFilterError("cleanup_faults takes hostvars, not %s" % type(hostvars).__name__)
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
-    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _cleanup, _names
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _cleanup, _names, _readers
 
     by_host: Dict[str, Dict[str, Any]] = {}
     for host in hosts:
         variables = hostvars[host]
         by_host[str(host)] = {str(name): variables[name] for name in variables if str(name).startswith(_cleanup.PREFIX)}
         by_host[str(host)].update({_cleanup.PREFIX + "scope": scope, _cleanup.PREFIX + "accept": "anything"})
-    return _cleanup.faults_of_names(_names.extra_names()) + _cleanup.fault_of_query(query) + _cleanup.faults_of_fleet(by_host)
+    named = _cleanup.faults_of_names(_names.extra_names(), _readers.readers_of(hostvars, hosts))
+    return named + _cleanup.fault_of_query(query) + _cleanup.faults_of_fleet(by_host)
 
 
 class FilterModule:

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
 
 from ansible.errors import AnsibleFilterError
 
 
-def misspelt(known: Any, roles: Any = (), elsewhere: Any = None) -> List[str]:
-    """The slips on the command line, in sentences; empty when there are none."""
+def misspelt(known: Any, roles: Any = (), elsewhere: Any = None, hostvars: Any = None, hosts: Sequence[str] = ()) -> List[str]:
+    """The slips on the command line, in sentences; empty when there are none. ``hosts`` are the target's, ``hostvars`` holds theirs."""
     if not isinstance(known, (list, tuple)):
         raise AnsibleFilterError("misspelt takes a list of the names that a playbook knows, not %s" % type(known).__name__)
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
-    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _names
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _names, _readers
 
     own, given = [str(name) for name in known], _names.extra_names()
     if roles:
@@ -28,8 +28,9 @@ def misspelt(known: Any, roles: Any = (), elsewhere: Any = None) -> List[str]:
         families = {"%s_" % role: _names.options_of_role(str(role)) for role in roles}
     except OSError as exc:
         raise AnsibleFilterError("misspelt takes the names of roles of this collection: %s. Correct the name." % exc) from exc
-    said = ["there is no variable %s here; %s" % (name, moved[name]) for name in given if name in moved]
-    return said + _names.slips_of_roles([name for name in given if name not in moved], own, families)
+    found = {name: "there is no variable %s here; %s" % (name, moved[name]) for name in given if name in moved}
+    found.update(_names.slips_of_roles([name for name in given if name not in moved], own, families))
+    return _names.refusals(found, _readers.readers_of(hostvars, hosts))
 
 
 class FilterModule:

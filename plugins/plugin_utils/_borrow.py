@@ -15,14 +15,14 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.request impo
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.select import malformed
 
-from ._names import slips
+from ._names import refusals, slips
+from ._playbooks import OWN
+from ._readers import Readers
 from ._report import plain
 
 PREFIX = "gpu_borrow_"
 # What the role leaves, and no request.
 _RESULT = PREFIX + "result"
-# The playbook's own variables.
-OWN = ("command", "gpus", "target", "batch", "report_dir", "query")
 # What the role takes besides; what the playbook has a name of its own for is left out.
 OPTIONS = (
     "env", "secrets", "chdir", "user", "timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout",
@@ -36,15 +36,22 @@ _WORDS = {
 }  # fmt: skip
 
 
-def faults(asked: Mapping[str, Any], names: Iterable[str], hosts: Optional[Mapping[str, Mapping[str, Any]]] = None) -> List[str]:
+def faults(
+    asked: Mapping[str, Any],
+    names: Iterable[str],
+    hosts: Optional[Mapping[str, Mapping[str, Any]]] = None,
+    readers: Optional[Readers] = None,
+) -> List[str]:
     """What is wrong with a request, before any host is touched.
 
-    ``names`` are the variables that were set on the command line, ``hosts`` the variables of each host: what ``asked`` does not say
-    is theirs to say.
+    ``names`` are the variables that were set on the command line, which ``readers`` may read instead, ``hosts`` the variables of each
+    host: what ``asked`` does not say is theirs to say.
     """
     names = list(names)
-    found = slips([name for name in names if name != _RESULT], OWN, PREFIX, OPTIONS)
-    found += ["there is no variable wait here: the playbook always waits for the end"] if "wait" in names else []
+    odd = slips([name for name in names if name != _RESULT], OWN["borrow_gpus"], PREFIX, OPTIONS)
+    found = ["there is no variable wait here: the playbook always waits for the end"] if "wait" in names else []
+    odd.update(dict.fromkeys(["wait"], found[0]) if found else {})
+    found = refusals(odd, readers or Readers())
     said: Dict[str, List[str]] = {}
     for host, variables in (hosts or {"": {}}).items():
         for fault in _faults_of(_request_of(asked, variables)):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
@@ -15,13 +15,15 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.parameters 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._reclaim.request import faults_of
 from ansible_collections.gpufleet.vllm.plugins.modules.gpu_reclaim import ARGUMENT_SPEC
 
-from ._names import slips, unknown
+from ._names import refusals, slips, unknown
+from ._playbooks import OWN
+from ._readers import Readers
 from ._report import plain
 from ._select import SelectError, compile_query, compile_select
 
 PREFIX = "gpu_reclaim_"
-# What the playbook's own variables are called, and the role's result.
-_OWN = ("target", "scope", "report_dir", "query")
+_OWN = OWN["gpu_cleanup"]
+# What the role leaves.
 _RESULT = "result"
 # The option types by what people call them.
 _KINDS = {"int": "a whole number", "float": "a number of seconds", "bool": "true or false", "list": "a list", "str": "a text"}
@@ -69,15 +71,15 @@ def faults_of_variables(variables: Mapping[str, Any]) -> List[str]:
                                           for word in request.gpus if malformed(word)]
 
 
-def faults_of_names(names: Iterable[str]) -> List[str]:
-    """What is wrong with the variables of the command line: slips, and what this playbook decides itself."""
+def faults_of_names(names: Iterable[str], readers: Optional[Readers] = None) -> List[str]:
+    """What is wrong with the variables of the command line: slips, and what this playbook decides itself; ``readers`` may read some."""
     names = list(names)
     decided = [name for option in _DECIDED for name in (PREFIX + option, option) if name in names and name not in _OWN]
     options = [name for name in ARGUMENT_SPEC if name not in _INTERNAL and name not in _DECIDED]
     # What begins with the prefix is looked at for each host, wherever it was set.
     others = [name for name in names if not name.startswith(PREFIX) and name not in decided]
     refused = ["%s has no place here: %s" % (name, _DECIDED[name.replace(PREFIX, "")]) for name in decided]
-    return refused + slips(others, _OWN, PREFIX, options)
+    return refusals({**dict(zip(decided, refused, strict=True)), **slips(others, _OWN, PREFIX, options)}, readers or Readers())
 
 
 def fault_of_query(query: Any) -> List[str]:

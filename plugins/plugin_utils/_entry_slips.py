@@ -5,46 +5,38 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Iterable, Iterator, List, Mapping
+from typing import Any, Iterable, List, Mapping
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.schema import ELSEWHERE, FIELDS
 
-# Ansible's own, which are large and no user's to write.
-_NOT_THEIRS = ("hostvars", "groups", "vars")
+from ._hooks import HOOKS
+from ._playbooks import hook_reads
+from ._readers import Host, Readers, way_out
+
 # Words that people have variables of their own by, and that take no GPU and no port.
 _ANYBODYS = ("env", "group", "host", "user")
-# Tasks of the user's, which may read whatever was set.
-_HOOKS = ("before_host", "after_host")
 _ARGUMENTS = frozenset(name for name, place in ELSEWHERE.items() if "`args`" in place)
 
 
-def entry_slips(names: Iterable[str], variables: Mapping[str, Any]) -> List[str]:
-    """A sentence for each of ``names`` that only an entry of ``vllm_models`` can say.
+def entry_slips(names: Iterable[str], variables: Mapping[str, Any], readers: Readers) -> List[str]:
+    """A sentence for each of ``names`` that only an entry of ``vllm_models`` can say, and that nothing else reads.
 
-    ``variables`` are a host's as they are written, templates and all: what one of them is written in terms of, as in
-    ``port: "{{ port }}"``, is meant to be set from outside and no slip.
+    ``variables`` are a host's as they are written, templates and all, with those of the command line: what one of them is written in
+    terms of, as in ``port: "{{ port }}"``, is meant to be set from outside and no slip. So is what the tasks around a host read.
     """
-    names = list(names)
     asked = [name for name in names if name in FIELDS and name not in _ANYBODYS or name in _ARGUMENTS]
-    if not asked or any(hook in names for hook in _HOOKS):
+    if not asked:
         return []
-    templates = [text for name, value in variables.items() if name not in _NOT_THEIRS for text in _templates(value)]
-    return [_sentence(name) for name in asked if not any(re.search(r"\b%s\b" % re.escape(name), text) for text in templates)]
-
-
-def _templates(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        if "{{" in value or "{%" in value:
-            yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _templates(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _templates(each)
+    # No other playbook than swap_model runs them.
+    host, hooks = Host(variables), [variables[hook] for hook in HOOKS if variables.get(hook) and readers.in_run(hook)]
+    return [
+        _sentence(name) for name in asked
+        if not (host.reads(name) or readers.in_run(name) or any(hook_reads(name, hook) for hook in hooks))
+    ]  # fmt: skip
 
 
 def _sentence(name: str) -> str:
     where = "under `args` of the model's entry" if name in _ARGUMENTS else "in the model's entry"
-    return "`%s` was set on the command line, where nothing reads it: put it %s in `vllm_models`." % (name, where)
+    return "`%s` was set on the command line, where this playbook does not read it: put it %s in `vllm_models`; %s." % (
+        name, where, way_out([name])
+    )  # fmt: skip

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence
 
 from ansible.errors import AnsibleFilterError
 
@@ -14,21 +14,22 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import 
 from ansible_collections.gpufleet.vllm.plugins.modules.vllm_benchmark import ARGUMENT_SPEC
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._baseline import BaselineError, choose, read, results_of
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._cleanup import fault_of_query
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names, slips
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names, refusals, slips
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._playbooks import OWN
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._readers import readers_of
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._report import plain
 
 _PREFIX = "vllm_benchmark_"
-# What the playbook's own variables are called.
-_OWN = ("target", "service", "profile", "baseline", "once_per", "slow_percent", "report_dir", "query")
 
 
-def benchmark_faults(asked: Any) -> List[str]:
-    """What is wrong with a request, in sentences; empty when nothing is."""
+def benchmark_faults(asked: Any, hostvars: Any = None, hosts: Sequence[str] = ()) -> List[str]:
+    """What is wrong with a request, in sentences; empty when nothing is. ``hosts`` are those of the target, ``hostvars`` holds theirs."""
     if not isinstance(asked, Mapping):
         raise AnsibleFilterError("benchmark_faults takes a dictionary, not %s" % type(asked).__name__)
     values: Dict[str, Any] = plain(asked)
     # A slip on the command line would otherwise go unnoticed, and the run do something else.
-    faults = slips(extra_names(), _OWN, _PREFIX, [*ARGUMENT_SPEC, "plan_only"])
+    odd = slips(extra_names(), OWN["benchmark"], _PREFIX, [*ARGUMENT_SPEC, "plan_only"])
+    faults = refusals(odd, readers_of(hostvars, hosts))
     if values.get("once_per", "host") not in ("host", "deployment"):
         faults.append("once_per is %r. It is host or deployment" % values["once_per"])
     try:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Iterable, List, Mapping, Optional, Sequence
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
 import yaml
-from ansible import context
-from ansible.parsing.dataloader import DataLoader
-from ansible.utils.vars import load_extra_vars
+
+from ._readers import Readers, extra_variables, may_be_others, way_out
 
 # So near to a name that it was hardly meant for another variable.
 _NEAR = 0.8
@@ -21,13 +20,18 @@ _ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 def extra_names() -> List[str]:
     """The variables that were set with ``-e``, sorted."""
-    if not context.CLIARGS.get("extra_vars"):
-        return []
-    return sorted(str(name) for name in load_extra_vars(loader=DataLoader()))
+    return sorted(extra_variables())
 
 
-def slips(names: Iterable[str], own: Sequence[str], prefix: str = "", options: Sequence[str] = ()) -> List[str]:
-    """A sentence for each of ``names`` that is a slip: nothing would read it, and what is asked for with it would not be done.
+def refusals(found: Mapping[str, str], readers: Readers) -> List[str]:
+    """The sentences of ``found``, by name, without those for names that something else reads, and what to do where that can't be seen."""
+    left = {name: sentence for name, sentence in found.items() if not readers.read(name)}
+    others = [name for name in left if may_be_others(name)]
+    return [*left.values(), *([way_out(others)] if others else [])]
+
+
+def slips(names: Iterable[str], own: Sequence[str], prefix: str = "", options: Sequence[str] = ()) -> Dict[str, str]:
+    """A sentence for each of ``names`` that looks like a slip: what is asked for with it would not be done, unless something else reads it.
 
     A slip is no variable of the playbook, but near to one of its ``own``, or begins with ``prefix``, or is one of the ``options``
     without the prefix that makes it a variable. ``options`` are without it. Other names may be anybody's, such as a variable that the
@@ -36,11 +40,11 @@ def slips(names: Iterable[str], own: Sequence[str], prefix: str = "", options: S
     return slips_of_roles(names, own, {prefix: options} if prefix else {})
 
 
-def slips_of_roles(names: Iterable[str], own: Sequence[str], roles: Mapping[str, Sequence[str]]) -> List[str]:
+def slips_of_roles(names: Iterable[str], own: Sequence[str], roles: Mapping[str, Sequence[str]]) -> Dict[str, str]:
     """The same for a playbook with several roles: ``roles`` has the options of each by its prefix, which they are without."""
     variables = {prefix + option for prefix, options in roles.items() for option in options}
-    found = [_slip(name, own, roles) for name in names if name not in own and name not in variables]
-    return [sentence for sentence in found if sentence is not None]
+    found = {name: _slip(name, own, roles) for name in names if name not in own and name not in variables}
+    return {name: sentence for name, sentence in found.items() if sentence is not None}
 
 
 def _slip(name: str, own: Sequence[str], roles: Mapping[str, Sequence[str]]) -> Optional[str]:

@@ -104,7 +104,7 @@ def test_each_module_and_role_is_documented(run: Run) -> None:
 def test_a_wrong_model_is_refused_before_any_host_is_asked(run: Run, inventory: Path) -> None:
     # The README's hosts do not exist: had one been asked, it would be unreachable.
     done = run("ansible-playbook", "gpufleet.vllm.swap_model", "-i", str(inventory), "-e", "model=minimax", rc=2)
-    assert "Nothing was touched. " in done.stdout + done.stderr
+    assert "Nothing was touched by this playbook. " in done.stdout + done.stderr
     assert "did you mean 'minimax-m2.5'?" in done.stdout + done.stderr
     assert "unreachable=0" in done.stdout
     assert "gpu01.example.com" not in done.stdout.split("PLAY RECAP")[1]

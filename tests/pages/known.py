@@ -26,7 +26,7 @@ def playbooks() -> dict[str, frozenset[str]]:
     for path in sorted((ROOT / "playbooks").glob("*.yml")):
         text = path.read_text(encoding="utf-8")
         own = re.findall(r"^\| `(\w+)` \|", playbook_page(path.stem, text), re.M)
-        names = set(own) | {"vllm_models"}
+        names = {*own, "vllm_models", *re.findall(r"\bgpufleet_\w+", text)}
         for role in set(re.findall(r"name: gpufleet\.vllm\.(\w+)", text)) & set(roles()):
             names |= roles()[role]
         names |= {name for name in re.findall(r"\b\w+", text) if name in _of_roles()}

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict
 
 import pytest
+from ansible import context
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
+from ansible.module_utils.common.collections import ImmutableDict
 
 from ansible_collections.gpufleet.vllm.plugins.action import vllm_catalogue
 from ansible_collections.gpufleet.vllm.plugins.action.vllm_catalogue import ActionModule
@@ -43,13 +45,13 @@ def test_a_sound_catalogue_gives_each_hosts_deployment_without_secrets(run_actio
 def test_the_same_problem_of_all_hosts_is_said_once(run_action: RunAction) -> None:
     result = check(run_action, {"a": {"vllm_models": GOOD}, "b": {"vllm_models": GOOD}}, model="n")
     assert result["failed"]
-    assert result["msg"] == "Nothing was touched. The model 'n' is not in the catalogue. The catalogue has: m."
+    assert result["msg"] == "Nothing was touched by this playbook. The model 'n' is not in the catalogue. The catalogue has: m."
 
 
 def test_problems_of_some_hosts_name_them(run_action: RunAction) -> None:
     bad = {"vllm_models": {"m": {"path": "/models/m", "port": "x"}}}
     result = check(run_action, {"a": {"vllm_models": GOOD}, "b": bad, "c": bad, "d": {}})
-    assert "Nothing was touched. 2 problems:" in result["msg"]
+    assert "Nothing was touched by this playbook. 2 problems:" in result["msg"]
     assert "- b, c: vllm_models['m'].port has to be a whole number" in result["msg"]
     assert "- d: the model catalogue `vllm_models` is missing" in result["msg"]
 
@@ -57,7 +59,7 @@ def test_problems_of_some_hosts_name_them(run_action: RunAction) -> None:
 def test_a_problem_that_begins_with_a_name_keeps_it(run_action: RunAction) -> None:
     """A variable Vllm_models there is not."""
     bad = {"vllm_models": {"m": {"path": "/models/m", "port": "x"}}}
-    assert "Nothing was touched. vllm_models['m'].port has to be" in check(run_action, {"a": bad, "b": bad})["msg"]
+    assert "Nothing was touched by this playbook. vllm_models['m'].port has to be" in check(run_action, {"a": bad, "b": bad})["msg"]
 
 
 def test_many_hosts_are_counted_not_listed(run_action: RunAction) -> None:
@@ -106,7 +108,9 @@ def test_variables_that_a_swap_would_pass_over_are_told_once(run_action: RunActi
 def test_a_variable_that_no_swap_has_is_a_problem(run_action: RunAction) -> None:
     result = check(run_action, {"a": {"vllm_models": GOOD, "vllm_swap_replaces": "none"}, "b": {"vllm_models": GOOD}})
     assert result["failed"]
-    assert result["msg"] == "Nothing was touched. a: no swap has a variable `vllm_swap_replaces` (did you mean 'vllm_swap_replace'?)."
+    assert result["msg"] == (
+        "Nothing was touched by this playbook. a: no swap has a variable `vllm_swap_replaces` (did you mean 'vllm_swap_replace'?)."
+    )
 
 
 class Written(Dict[str, Any]):
@@ -120,6 +124,7 @@ class Written(Dict[str, Any]):
 def test_a_key_of_an_entry_on_the_command_line_is_told_unless_the_inventory_uses_it(
     run_action: RunAction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(context, "CLIARGS", ImmutableDict(args=("gpufleet.vllm.swap_model",)))
     monkeypatch.setattr(vllm_catalogue, "extra_names", lambda: ["gpus", "model", "port"])
     found = check(run_action, {"a": {"vllm_models": GOOD}, "b": {"vllm_models": GOOD}})["msg"]
     assert "- `gpus` was set on the command line" in found and "- `port` was set" in found

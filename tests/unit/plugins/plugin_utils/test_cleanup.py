@@ -80,6 +80,7 @@ def test_slips_on_the_command_line() -> None:
     assert faults_of_names(["scop", "reportdir", "targets"]) == [
         "there is no variable scop; did you mean scope", "there is no variable reportdir; did you mean report_dir",
         "there is no variable targets; did you mean target",
+        "if something else reads it, add -e gpufleet_other_names=scop,reportdir,targets",
     ]
     assert [fault.split(":")[0] for fault in faults_of_names(["gpu_reclaim_scope", "gpu_reclaim_accept"])] == [
         "gpu_reclaim_scope has no place here", "gpu_reclaim_accept has no place here",

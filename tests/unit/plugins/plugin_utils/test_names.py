@@ -27,6 +27,7 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import (
     slips_of_roles,
 )
 
+OTHERS = "if something else reads it, add -e gpufleet_other_names="
 PLAYBOOKS = Path(__file__).parents[4] / "playbooks"
 
 
@@ -40,25 +41,27 @@ def given(monkeypatch: pytest.MonkeyPatch) -> None:
 def _command_line(monkeypatch: pytest.MonkeyPatch, *texts: str) -> None:
     """Ansible reads it once in the life of a process."""
     monkeypatch.setattr(load_extra_vars, "extra_vars", None, raising=False)
-    monkeypatch.setattr(context, "CLIARGS", ImmutableDict(extra_vars=texts))
+    monkeypatch.setattr(context, "CLIARGS", ImmutableDict(extra_vars=texts, args=("gpufleet.vllm.gpu_cleanup",)))
 
 
 def test_a_name_that_is_near_to_a_known_one_is_a_slip() -> None:
     said = slips(["modle", "model", "vllm_models", "ansible_user"], ["target", "model"])
-    assert said == ["there is no variable modle; did you mean model"]
-    assert slips(["gpu_borrow_timout", "gpu_borrow_env", "nev"], ["gpus"], "gpu_borrow_", ["timeout", "env"]) == [
-        "there is no variable gpu_borrow_timout; did you mean gpu_borrow_timeout"
+    assert said == {"modle": "there is no variable modle; did you mean model"}
+    assert slips(["gpu_borrow_timout", "gpu_borrow_env", "nev"], ["gpus"], "gpu_borrow_", ["timeout", "env"]) == {
+        "gpu_borrow_timout": "there is no variable gpu_borrow_timout; did you mean gpu_borrow_timeout"
+    }
+    assert list(slips(["gpu_borrow_gpus"], ["gpus"], "gpu_borrow_", ["grace"]).values()) == [
+        "there is no variable gpu_borrow_gpus; did you mean gpus"
     ]
-    assert slips(["gpu_borrow_gpus"], ["gpus"], "gpu_borrow_", ["grace"]) == ["there is no variable gpu_borrow_gpus; did you mean gpus"]
-    assert slips(["p_zzzzzzzz"], ["gpus"], "p_", ["env"]) == ["there is no variable p_zzzzzzzz (known: gpus, p_env)"]
+    assert slips(["p_zzzzzzzz"], ["gpus"], "p_", ["env"]) == {"p_zzzzzzzz": "there is no variable p_zzzzzzzz (known: gpus, p_env)"}
 
 
 def test_an_option_without_its_prefix_is_a_slip() -> None:
     said = slips(["user", "timeout", "gpus", "site"], ["gpus"], "gpu_borrow_", ["user", "timeout", "gpus"])
-    assert said == ["there is no variable %s; did you mean gpu_borrow_%s" % (name, name) for name in ("user", "timeout")]
-    assert slips_of_roles(["timeout", "b_timeout"], [], {"a_": ["timeout"], "b_": ["timeout"]}) == [
-        "there is no variable timeout; did you mean a_timeout or b_timeout"
-    ]
+    assert said == {name: "there is no variable %s; did you mean gpu_borrow_%s" % (name, name) for name in ("user", "timeout")}
+    assert slips_of_roles(["timeout", "b_timeout"], [], {"a_": ["timeout"], "b_": ["timeout"]}) == {
+        "timeout": "there is no variable timeout; did you mean a_timeout or b_timeout"
+    }
 
 
 @pytest.mark.usefixtures("given")
@@ -66,6 +69,7 @@ def test_the_command_line_is_asked() -> None:
     assert {"fail_on_drfit", "modle", "model", "vllm_models"} <= set(extra_names())
     assert misspelt(["model", "fail_on_drift"]) == [
         "there is no variable fail_on_drfit; did you mean fail_on_drift", "there is no variable modle; did you mean model",
+        f"{OTHERS}fail_on_drfit,modle",
     ]  # fmt: skip
     with pytest.raises(AnsibleFilterError):
         misspelt("model")
@@ -74,22 +78,22 @@ def test_the_command_line_is_asked() -> None:
 @pytest.mark.parametrize(
     ("faults", "asked", "given", "said"),
     [
-        (benchmark_faults, {}, "srevice=x -e other=1", ["there is no variable srevice; did you mean service"]),
+        (benchmark_faults, {}, "srevice=x -e other=1", ["there is no variable srevice; did you mean service", f"{OTHERS}srevice"]),
         (benchmark_faults, {}, "vllm_benchmark_tol=x -e vllm_benchmark_plan_only=true",
          ["there is no variable vllm_benchmark_tol; did you mean vllm_benchmark_tool"]),
-        (borrow_faults, {"command": "x"}, "gpu=4 -e gpu_borrow_result=x", ["there is no variable gpu; did you mean gpus"]),
+        (borrow_faults, {"command": "x"}, "gpu=4 -e gpu_borrow_result=x", ["there is no variable gpu; did you mean gpus", f"{OTHERS}gpu"]),
         (borrow_faults, {"command": "x"}, "gpu_borrow_gpus=4 -e gpu_borrow_secrets=x",
          ["there is no variable gpu_borrow_gpus; did you mean gpus"]),
         (borrow_faults, {"command": "x"}, "user=nobody -e wait=false",
          ["there is no variable user; did you mean gpu_borrow_user",
-          "there is no variable wait here: the playbook always waits for the end"]),
+          "there is no variable wait here: the playbook always waits for the end", f"{OTHERS}user,wait"]),
         (benchmark_faults, {}, "force=true -e model=x",
          ["there is no variable force; did you mean vllm_benchmark_force",
-          "there is no variable model; did you mean vllm_benchmark_model"]),
+          "there is no variable model; did you mean vllm_benchmark_model", f"{OTHERS}force,model"]),
         (lambda asked: cleanup_faults({}, [], "orphans"), {}, "min_age=5 -e accept=all -e gpu_reclaim_accept=all",
          ["gpu_reclaim_accept has no place here: whatever stays is reported, and its host then fails",
           "accept has no place here: whatever stays is reported, and its host then fails",
-          "there is no variable min_age; did you mean gpu_reclaim_min_age"]),
+          "there is no variable min_age; did you mean gpu_reclaim_min_age", f"{OTHERS}accept,min_age"]),
     ],
 )  # fmt: skip
 def test_every_playbook_tells_a_slip_in_the_same_words(
@@ -106,6 +110,7 @@ def test_what_roles_take_is_known_from_their_specifications(monkeypatch: pytest.
         "there is no variable replace here; set `vllm_swap_replace`",
         "there is no variable version; did you mean vllm_install_version",
         "there is no variable vllm_install_verison; did you mean vllm_install_version",
+        f"{OTHERS}replace,version",
     ]
     with pytest.raises(AnsibleFilterError):
         misspelt(["model"], ["vllm_nothing"])
