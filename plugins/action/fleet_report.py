@@ -17,7 +17,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _report
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _begin, _report
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._table import Column, cell_text, columns_of, render
 
 # A log has no width; this reads well in the usual viewers.
@@ -32,22 +32,25 @@ _COLUMNS: Dict[str, Any] = {
         "align": {"type": "str", "choices": ["auto", "left", "right"], "default": "auto"},
     },
 }
-_ROWS: Dict[str, Any] = {"type": "list", "elements": "dict", "required": True}
+_ROWS: Dict[str, Any] = {"type": "list", "elements": "dict"}
 ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
-    "title": {"type": "str", "required": True},
+    "title": {"type": "str"},
     "rows": _ROWS,
     "columns": _COLUMNS,
     "before": {
         "type": "list",
         "elements": "dict",
         "default": [],
-        "options": {"title": {"type": "str", "required": True}, "rows": _ROWS, "columns": _COLUMNS},
+        "options": {"title": {"type": "str", "required": True}, "rows": {**_ROWS, "required": True}, "columns": _COLUMNS},
     },
     "report": {"type": "dict", "default": {}},
     "report_dir": {"type": "path"},
     "report_name": {"type": "str", "default": "fleet-report"},
     "attachments": {"type": "dict", "default": {}},
     "query": {"type": "str"},
+    "fail_later": {"type": "bool", "default": False},
+    "prove": {"type": "bool", "default": False},
+    "parts": {"type": "list", "elements": "str", "default": []},
 }
 
 
@@ -60,12 +63,30 @@ class ActionModule(ActionBase):
     def run(self, tmp: Any = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         """See the module's documentation."""
         result: Dict[str, Any] = super().run(tmp, task_vars)
-        args = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)[1]
+        args = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC, required_if=[("prove", False, ("title", "rows"))])[1]
+        if args["prove"]:
+            result.update(self._prove(args, task_vars or {}))
+            return result
         try:
             result.update(self._report(args))
         except _report.ReportError as exc:
             raise AnsibleActionFail(str(exc)) from None  # its cause is in its text already
         return result
+
+    def _prove(self, args: Dict[str, Any], task_vars: Dict[str, Any]) -> Dict[str, Any]:
+        running = _begin.parts_that_run(
+            args["parts"], self._task.tags, task_vars.get("ansible_run_tags", ["all"]), task_vars.get("ansible_skip_tags", [])
+        )
+        try:
+            _begin.check_parts(args["parts"], running)
+            if args["query"]:
+                _begin.check_query(args["query"])
+            # Nothing is made for a run that does not begin.
+            if args["report_dir"]:
+                _begin.check_directory(args["report_dir"], make=not self._task.check_mode)
+        except _report.ReportError as exc:
+            return {"failed": True, "changed": False, "msg": "Nothing was touched, no host was asked. %s" % exc}
+        return {"changed": False, "parts": running}
 
     def _report(self, args: Dict[str, Any]) -> Dict[str, Any]:
         document = _report.build(
@@ -83,26 +104,51 @@ class ActionModule(ActionBase):
         outcome: Dict[str, Any] = {"changed": False, "rows": rows, "table": table, "report_path": None}
         if before:
             outcome["before"] = [{"title": other["title"], "rows": others} for other, others in before]
-        # The file first: a query that fails the task must not cost the report.
-        if args["report_dir"] and not self._task.check_mode:
-            outcome["report_path"] = _report.write(args["report_dir"], args["report_name"], document)
-            if args["attachments"]:
-                outcome["attachment_paths"] = _report.attach(outcome["report_path"], args["attachments"])
+        # What fails here must cost neither the table nor the file.
+        failures: List[str] = []
         if args["query"]:
-            answer = _report.ask(args["query"], document)
-            outcome["query_result"] = answer
-            _show([json.dumps(answer, indent=2, ensure_ascii=False)])
-            if answer is False:
-                # The failed task is shown whole: it says what matters and leaves the rows to the report.
-                del outcome["rows"], outcome["table"]
-                outcome.update(failed=True, msg="The answer to the query %r is false." % args["query"])
+            self._answer(args["query"], document, outcome, failures)
+        if "query_result" in outcome:
+            _show([json.dumps(outcome["query_result"], indent=2, ensure_ascii=False)])
         else:
             for other, others in before:
                 _show(["", cell_text(other["title"]), "", *render(_columns(other["columns"], others), others, _width()), ""])
             _show(["", cell_text(args["title"]), "", *table, ""])
+        if args["report_dir"] and not self._task.check_mode:
+            self._write(args, document, outcome, failures)
         if outcome["report_path"]:
             _show(["Report: %s" % path for path in [outcome["report_path"], *outcome.get("attachment_paths", [])]])
+        if failures:
+            _fail(outcome, " ".join(failures), args["fail_later"])
         return outcome
+
+    def _answer(self, query: str, document: Dict[str, Any], outcome: Dict[str, Any], failures: List[str]) -> None:
+        try:
+            outcome["query_result"] = _report.ask(query, document)
+        except _report.ReportError as exc:
+            failures.append(str(exc))
+        else:
+            if outcome["query_result"] is False:
+                failures.append("The answer to the query %r is false." % query)
+
+    def _write(self, args: Dict[str, Any], document: Dict[str, Any], outcome: Dict[str, Any], failures: List[str]) -> None:
+        try:
+            outcome["report_path"] = _report.write(args["report_dir"], args["report_name"], document)
+            if args["attachments"]:
+                outcome["attachment_paths"] = _report.attach(outcome["report_path"], args["attachments"])
+        except _report.ReportError as exc:
+            failures.append(str(exc))
+
+
+def _fail(outcome: Dict[str, Any], text: str, later: bool) -> None:
+    """Fail the task, or leave that to a later one of the play, which may have no host to run on any more: it is warned of here."""
+    if later:
+        outcome.update(failure=text, warnings=[text])
+        return
+    # The failed task is shown whole: it says what matters and leaves the rows to the report.
+    for name in ("rows", "table", "before"):
+        outcome.pop(name, None)
+    outcome.update(failed=True, msg=text)
 
 
 def playbook_name() -> Optional[str]:

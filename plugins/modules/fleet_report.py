@@ -34,15 +34,13 @@ attributes:
 options:
   title:
     description:
-      - The line above the table.
+      - The line above the table. Required unless O(prove=true).
     type: str
-    required: true
   rows:
     description:
-      - What the table shows, one dictionary for each line.
+      - What the table shows, one dictionary for each line. Required unless O(prove=true).
     type: list
     elements: dict
-    required: true
   columns:
     description:
       - The columns, from left to right.
@@ -115,6 +113,26 @@ options:
       - A JMESPath expression over the report, as it is written to the file. Its result is printed as JSON in place of the table.
       - When the result is V(false), the task fails, so that a pipeline can ask a question and act on the exit code.
     type: str
+  fail_later:
+    description:
+      - Whether the task warns, and leaves RV(failure) to a later one, when the report can't be written, or O(query) does not work or is
+        V(false). A task that runs once and fails ends the play for every host, and what failed on each would not be told.
+    type: bool
+    default: false
+  prove:
+    description:
+      - Show nothing and write nothing. Instead make sure at the beginning of a run that it can tell at its end what came of it. The task
+        fails when O(query) is no expression, when no report can be written to O(report_dir), or when O(parts) are all left out.
+      - A directory that is missing is made, in check mode it is only looked whether it could be. One that is there stays as it is.
+    type: bool
+    default: false
+  parts:
+    description:
+      - With O(prove=true) the tags of the plays that do something, in a playbook whose first play, with this task, has the tag C(always).
+        C(--tags) and C(--skip-tags) can leave them out, and the run would find nothing wrong whatever there is.
+    type: list
+    elements: str
+    default: []
 requirements:
   - jmespath on the controller, for O(query)
 seealso:
@@ -142,6 +160,12 @@ EXAMPLES = r"""
     title: The fleet
     rows: "{{ ansible_play_hosts_all | map('extract', hostvars, 'fleet_row') | list }}"
     query: "length(rows[?!ready]) == `0`"
+  run_once: true
+
+- name: Make sure that there can be a report before anything is begun
+  gpufleet.vllm.fleet_report:
+    prove: true
+    report_dir: reports
   run_once: true
 """
 
@@ -177,7 +201,18 @@ attachment_paths:
   sample: [/srv/pipeline/reports/benchmark-20261129T154422Z.html]
 query_result:
   description: What O(query) found.
-  returned: when O(query) is given
+  returned: when O(query) is given and works
   type: raw
   sample: true
+failure:
+  description: What is to fail the play, with what to do about it.
+  returned: with O(fail_later=true), when something has failed
+  type: str
+  sample: "The report cannot be written to /srv/reports: No space left on device. Give another `report_dir`."
+parts:
+  description: Those of O(parts) that the run does not leave out.
+  returned: with O(prove=true)
+  type: list
+  elements: str
+  sample: [status]
 """

@@ -103,16 +103,26 @@ def test_a_directory_that_cannot_be_made_is_one_message(
     run_action: RunAction, printed: List[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    with pytest.raises(AnsibleActionFail, match="cannot be written .* Give another .report_dir"):
-        report(run_action, report_dir=str(tmp_path / "file" / "reports"))
+    result = report(run_action, report_dir=str(tmp_path / "file" / "reports"))
+    assert result["failed"] and re.search("cannot be written .* Give another .report_dir", result["msg"])
+    assert "gpu01" in printed[0], "what is known is told all the same"
+    assert "rows" not in result and "table" not in result, "the failed task is shown whole"
+
+
+def test_a_failure_can_be_left_to_a_later_task(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    result = report(run_action, report_dir=str(tmp_path / "file"), query="length(rows) == `0`", fail_later=True)
+    assert not result.get("failed") and result["report_path"] is None and result["rows"] == ROWS
+    assert result["warnings"] == [result["failure"]], "the later task may have no host left to run on"
+    assert re.fullmatch("The answer to the query .* is false. The report cannot be written .*", result["failure"])
+    assert "failure" not in report(run_action, report_dir=str(tmp_path), fail_later=True)
 
 
 @pytest.mark.parametrize("name", ["../escape", "", "a b", ".hidden"])
 def test_a_report_name_that_is_no_file_name_is_refused(
     run_action: RunAction, printed: List[str], tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(AnsibleActionFail, match="report_name"):
-        report(run_action, report_dir=str(tmp_path), report_name=name)
+    assert "report_name" in report(run_action, report_dir=str(tmp_path), report_name=name)["msg"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -149,17 +159,19 @@ def test_only_false_fails(run_action: RunAction, printed: List[str], query: str,
 
 
 @pytest.mark.parametrize("query", ["rows[", "length(schema_version)"])
-def test_a_query_that_cannot_work_is_shown(run_action: RunAction, printed: List[str], query: str) -> None:
-    with pytest.raises(AnsibleActionFail, match=r"does not work"):
-        report(run_action, query=query)
+def test_a_query_that_cannot_work_costs_neither_the_table_nor_the_report(
+    run_action: RunAction, printed: List[str], tmp_path: Path, query: str
+) -> None:
+    result = report(run_action, query=query, report_dir=str(tmp_path))
+    assert result["failed"] and "does not work" in result["msg"]
+    assert "gpu01" in printed[0] and Path(result["report_path"]).exists()
 
 
 def test_a_missing_library_is_named(
     run_action: RunAction, printed: List[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jmespath", None)
-    with pytest.raises(AnsibleActionFail, match="pip install jmespath"):
-        report(run_action, query="rows")
+    assert "pip install jmespath" in report(run_action, query="rows")["msg"]
 
 
 def test_a_json_callback_keeps_standard_output_to_itself(
@@ -189,8 +201,7 @@ def test_attachments_are_written_beside_the_report(run_action: RunAction, printe
 
 @pytest.mark.parametrize("name", ["../x", "json", "", "a.b"])
 def test_an_attachment_is_an_extension_and_no_path(run_action: RunAction, printed: List[str], tmp_path: Path, name: str) -> None:
-    with pytest.raises(AnsibleActionFail, match="file's extension"):
-        report(run_action, report_dir=str(tmp_path), attachments={name: "x"})
+    assert "file's extension" in report(run_action, report_dir=str(tmp_path), attachments={name: "x"})["msg"]
 
 
 def test_without_a_report_there_are_no_attachments(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
@@ -214,3 +225,33 @@ def test_other_tables_come_before_it_and_only_those_with_rows(run_action: RunAct
 def test_a_question_has_the_output_to_itself(run_action: RunAction, printed: List[str]) -> None:
     report(run_action, before=[{"title": "What to know of", "rows": ROWS}], query="length(rows)")
     assert printed == ["2"]
+
+
+@pytest.mark.parametrize("given", [{"title": "x"}, {"rows": []}, {}])
+def test_a_table_takes_a_title_and_rows(run_action: RunAction, printed: List[str], given: Dict[str, Any]) -> None:
+    with pytest.raises(AnsibleError, match="prove is False but"):
+        run_action(fleet_report.ActionModule, given)
+
+
+def prove(run_action: RunAction, check_mode: bool = False, **args: Any) -> Dict[str, Any]:
+    return run_action(fleet_report.ActionModule, {"prove": True, **args}, {}, check_mode)
+
+
+def test_a_directory_for_the_report_is_made_and_nothing_is_shown(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
+    assert prove(run_action, report_dir=str(tmp_path / "new" / "reports")) == {"changed": False, "parts": []}
+    assert (tmp_path / "new" / "reports").is_dir() and printed == []
+    assert prove(run_action, check_mode=True, report_dir=str(tmp_path / "other" / "reports"))["parts"] == []
+    assert not (tmp_path / "other").exists(), "only looked at"
+    assert "failed" not in prove(run_action, report_dir="")
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+def test_all_that_stands_against_a_report_is_told_before_a_run_begins(run_action: RunAction, tmp_path: Path, check_mode: bool) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    told = prove(run_action, check_mode, report_dir=str(tmp_path / "file" / "reports"))
+    assert told["failed"] and told["msg"].startswith("Nothing was touched, no host was asked.")
+    assert f"{tmp_path}/file/reports ({tmp_path}/file is no directory). Give another `report_dir`" in told["msg"]
+    told = prove(run_action, check_mode, report_dir=str(tmp_path / "new"), query="rows[")
+    assert told["failed"] and "`query` is no valid JMESPath expression" in told["msg"]
+    assert not (tmp_path / "new").exists(), "nothing is made for a run that does not begin"
+    assert "failed" not in prove(run_action, check_mode, query="rows")

@@ -1,0 +1,91 @@
+# Copyright (c) 2026 the gpufleet.vllm authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a run has to have before it begins, so that it can tell at its end what came of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, List, Optional, Sequence
+
+from ansible.playbook.block import Block
+from ansible.playbook.play import Play
+from ansible.playbook.task import Task
+
+from ._report import ReportError
+
+# Of the tags of a play, this one says of no part that it runs.
+_ALWAYS = "always"
+
+
+def check_directory(directory: str, make: bool) -> None:
+    """Raises ReportError when no report can be written to ``directory``.
+
+    A relative directory is taken from the current one. One that is missing is made with ``make``, and else it is looked whether it could
+    be. One that is there stays as it is, whoever has it: its mode and its owner are not ours.
+    """
+    path = os.path.abspath(os.path.expanduser(directory))
+    try:
+        nearest = _nearest(path)
+        why = _fault(nearest)
+        if why is None and make and nearest != path:
+            os.makedirs(path, exist_ok=True)
+            why = _fault(path)
+    except OSError as exc:
+        why = "%s: %s" % (exc.filename or path, exc.strerror)
+    if why is not None:
+        raise ReportError("No report can be written to %s (%s). Give another `report_dir`, or correct this one." % (path, why))
+
+
+def check_query(query: Any) -> None:
+    """Raises ReportError when ``query`` can't be asked of a report."""
+    # Loaded only here: it brings all that can be asked of a clean-up, and few runs have a query.
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _cleanup
+
+    for fault in _cleanup.fault_of_query(query):
+        text = fault.rstrip(".") + "."
+        raise ReportError(text)
+
+
+def _nearest(path: str) -> str:
+    """The path itself, or what is there of the way to it. Raises OSError."""
+    while True:
+        try:
+            os.lstat(path)
+            return path
+        except (FileNotFoundError, NotADirectoryError):
+            path = os.path.dirname(path)
+
+
+def _fault(path: str) -> Optional[str]:
+    if not os.path.isdir(path):
+        return "%s is no directory" % path
+    # Asked of the system: who may write where is more than a mode.
+    if not os.access(path, os.W_OK | os.X_OK):
+        return "this user can't write to %s" % path
+    return None
+
+
+def parts_that_run(parts: Sequence[str], tags: Iterable[Any], only: Sequence[str], skip: Sequence[str]) -> List[str]:
+    """Those of ``parts``, the tags of plays, that a run with ``--tags only --skip-tags skip`` does not leave out.
+
+    ``tags`` are those of a task in a play of the same playbook with the tag `always`. What else it has, whoever imports the playbook has
+    given to all of its plays.
+    """
+    others = [str(tag) for tag in tags if str(tag) != _ALWAYS]
+    return [part for part in parts if _runs([*others, part], only, skip)]
+
+
+def _runs(tags: List[str], only: Sequence[str], skip: Sequence[str]) -> bool:
+    task = Task(block=Block(play=Play()))  # to be asked of its tags, each has to be somewhere
+    task.tags = tags
+    return bool(task.evaluate_tags(list(only), list(skip), {}))
+
+
+def check_parts(parts: Sequence[str], running: Sequence[str]) -> None:
+    """Raises ReportError when of ``parts`` nothing is run: such a run would find nothing wrong whatever there is."""
+    if parts and not running:
+        raise ReportError(
+            "The tags of this run leave out all that a host is asked for. Run without --tags and --skip-tags, or add `--tags %s`."
+            % parts[0]
+        )
