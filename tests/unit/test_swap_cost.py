@@ -25,6 +25,8 @@ def plays() -> dict[str, list[dict[str, Any]]]:
 def leaves(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The tasks that run when nothing fails, in order; a role's own in the place of its import."""
     for task in tasks:
+        if task.get(META) == "end_play":
+            return
         if "block" in task:
             yield from leaves(task["block"])
         elif ROLE in task:
@@ -44,7 +46,7 @@ def workers(tasks: list[dict[str, Any]], once: bool) -> list[str]:
     [
         ("Plan the swap on every host", ["Look at the host and plan"], 1),
         ("Swap", ["Before this host", "Make the chosen model the one that serves", "After this host"], 0),
-        ("Report", ["Fail where the swap failed"], 1),
+        ("Report", [], 1),
     ],
 )
 def test_a_host_takes_no_more_tasks_than_these(play: str, each: list[str], once: int) -> None:
@@ -53,9 +55,11 @@ def test_a_host_takes_no_more_tasks_than_these(play: str, each: list[str], once:
     assert len(workers(tasks, once=True)) == once
 
 
-def test_a_swap_without_a_failure_ends_before_the_task_that_fails() -> None:
-    report = plays()["Report"]
-    assert [task.get(META) for task in report] == [None, "end_play", None]
+def test_a_swap_without_a_failure_ends_before_the_tasks_that_fail() -> None:
+    found = yaml.safe_load((ROOT / "playbooks" / "swap_model.yml").read_text(encoding="utf-8"))
+    told = {play["name"]: [task.get(META) for task in play["tasks"]] for play in found}
+    assert told["Report"] == [None, "end_play", None, None]
+    assert told["Plan the swap on every host"] == [None, None, "end_play", None]
 
 
 def test_ansible_does_not_look_a_thousand_times_a_second() -> None:
