@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._hooks import hook_f
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._readers import Readers, as_written
 
-_PLAN_ONLY = "vllm_swap_plan_only"
+_YES_OR_NO = ("vllm_swap_plan_only", "vllm_swap_enabled")
 
 
 class ActionModule(ActionBase):
@@ -98,12 +98,14 @@ def _examine_host(model: str, host: str, hostvars: Mapping[str, Any]) -> Tuple[L
 
 
 def _unclear(variables: Mapping[str, Any]) -> List[str]:
-    """A typing error in whether only to plan would be taken for no, and the swap be carried out."""
-    try:
-        boolean(variables.get(_PLAN_ONLY, False))
-    except ValueError as exc:
-        return ["`%s` %s." % (_PLAN_ONLY, exc)]
-    return []
+    """A typing error in whether only to plan would be taken for no, and the swap be carried out; others each host would refuse anew."""
+    found = []
+    for name in _YES_OR_NO:
+        try:
+            boolean(variables.get(name, False))
+        except ValueError as exc:
+            found.append("`%s` %s." % (name, exc))
+    return found
 
 
 def _without_secrets(parameters: Dict[str, Any]) -> Dict[str, Any]:

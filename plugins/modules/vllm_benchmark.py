@@ -350,6 +350,8 @@ verdict:
     baseline: {"comparisons": [], "changed": [], "only_in_result": [], "only_in_baseline": []}
 """
 
+from typing import Any, Dict
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.request import to_request
@@ -358,7 +360,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.store imp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ports import Ports
 
-ARGUMENT_SPEC = {
+ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
     "service": {"type": "str"},
     "base_url": {"type": "str"},
     "model": {"type": "str"},

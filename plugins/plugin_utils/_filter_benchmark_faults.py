@@ -9,10 +9,9 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.profile import to_profile
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.modules.vllm_benchmark import ARGUMENT_SPEC
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._baseline import BaselineError, choose, read, results_of
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._benchmark_options import faults_of_options
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._cleanup import fault_of_query
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names, refusals, slips
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._playbooks import OWN
@@ -37,12 +36,22 @@ def benchmark_faults(asked: Any, hostvars: Any = None, hosts: Sequence[str] = ()
             raise ValueError
     except (TypeError, ValueError):
         faults.append("slow_percent is %r. It takes a number from 0 to 100" % values["slow_percent"])
-    if isinstance(values.get("profile"), Mapping):
-        try:
-            to_profile(values["profile"])
-        except GpuFleetError as exc:
-            faults.append(exc.msg.rstrip("."))
+    said: Dict[str, List[str]] = {}
+    for host in hosts or [""]:
+        for fault in faults_of_options(_options(values, hostvars[host] if hosts else {})):
+            said.setdefault(fault, []).append(str(host))
+    faults += [fault if len(on) == len(hosts or [""]) else "%s (%s)" % (fault, ", ".join(on)) for fault, on in said.items()]
     return faults + _of_baseline(values.get("baseline")) + fault_of_query(values.get("query"))
+
+
+def _options(values: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:
+    """The module's options for one host, by the names of their variables; the profile of the run, where it has one, counts more."""
+    given = {_PREFIX + name: plain(variables[_PREFIX + name]) for name in ARGUMENT_SPEC if _PREFIX + name in variables}
+    given.pop(_PREFIX + "baseline", None)  # read and told of by itself
+    if values.get("profile") not in (None, {}, ""):
+        given.pop(_PREFIX + "profile", None)
+        given["profile"] = values["profile"]
+    return given
 
 
 def _of_baseline(baseline: Any) -> List[str]:

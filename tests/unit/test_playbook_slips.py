@@ -26,6 +26,8 @@ NOT_READ = "was set on the command line, where this playbook does not read it"
     [
         ("borrow_gpus", {"command": "true", "user": "nobody"}, "there is no variable user; did you mean gpu_borrow_user"),
         ("benchmark", {"tool": "builtin"}, "there is no variable tool; did you mean vllm_benchmark_tool"),
+        ("benchmark", {"profile": "foo"}, "profile takes a dictionary with whole numbers, of concurrency"),
+        ("benchmark", {"vllm_benchmark_max_regression": -1}, "vllm_benchmark_max_regression: -1 is no percentage"),
         ("gpu_cleanup", {"min_age": 5}, "there is no variable min_age; did you mean gpu_reclaim_min_age"),
         ("deploy", {"model": "m", "version": "0.33.0"}, "there is no variable version; did you mean vllm_install_version"),
         ("deploy", {"model": "m", "gpus": [1]}, f"`gpus` {NOT_READ}"),
@@ -34,6 +36,7 @@ NOT_READ = "was set on the command line, where this playbook does not read it"
         ("swap_model", {"model": "m", "replace": "none"}, "there is no variable replace here; set `vllm_swap_replace`"),
         ("swap_model", {"model": "m", "gpus": [1]}, f"`gpus` {NOT_READ}"),
         ("swap_model", {"model": "m", "vllm_swap_plan_only": "maybe"}, "`vllm_swap_plan_only` has to be true or false, not 'maybe'"),
+        ("swap_model", {"model": "m", "vllm_swap_enabled": "maybe"}, "`vllm_swap_enabled` has to be true or false, not 'maybe'"),
         ("swap_model", {"model": "m", "port": 8001, "site": "x"}, ""),
         ("fleet_status", {"fail_on_drift": "maybe"}, "fail_on_drift is 'maybe'. Set it to true or false"),
         ("fleet_status", {"enabled": False}, "there is no variable enabled here; set `vllm_swap_enabled`"),

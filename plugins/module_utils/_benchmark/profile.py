@@ -60,7 +60,7 @@ def to_profile(given: Mapping[str, Any]) -> Profile:
     """The profile of the module's option; what is missing or None keeps its default. GpuFleetError names every fault."""
     known = {name: value for name, value in given.items() if value is not None}
     unknown = sorted(set(known) - set(Profile.__dataclass_fields__))
-    faults = ["there is no %s" % name for name in unknown]
+    faults = ["there is no %s (there are: %s)" % (name, ", ".join(Profile.__dataclass_fields__)) for name in unknown]
     for name in unknown:
         del known[name]
     for name, value in known.items():

@@ -131,8 +131,9 @@ def test_a_key_of_an_entry_on_the_command_line_is_told_unless_the_inventory_uses
     assert "`port` was set" not in check(run_action, Written(a={"vllm_models": GOOD}))["msg"]
 
 
+@pytest.mark.parametrize("name", ["vllm_swap_plan_only", "vllm_swap_enabled"])
 @pytest.mark.parametrize(("value", "fine"), [("maybe", False), ("false", True), (True, True)])
-def test_whether_only_to_plan_is_never_guessed(run_action: RunAction, value: Any, fine: bool) -> None:
-    result = check(run_action, {"a": {"vllm_models": GOOD, "vllm_swap_plan_only": value}})
+def test_whether_to_do_it_is_never_guessed(run_action: RunAction, name: str, value: Any, fine: bool) -> None:
+    result = check(run_action, {"a": {"vllm_models": GOOD, name: value}})
     assert bool(result.get("failed")) != fine
-    assert fine or "`vllm_swap_plan_only` has to be true or false, not 'maybe'." in result["msg"]
+    assert fine or f"`{name}` has to be true or false, not 'maybe'." in result["msg"]

@@ -131,6 +131,9 @@ def test_what_is_no_dictionary_is_refused(call: Any) -> None:
         ({"slow_percent": "much"}, "slow_percent is 'much'"),
         ({"slow_percent": 101}, "slow_percent is 101"),
         ({"profile": {"concurrency": [0]}}, "concurrency takes"),
+        ({"profile": {"concurency": [1]}}, "profile: there is no concurency (there are: concurrency, input_tokens, output_tokens, "),
+        ({"profile": "foo"}, "profile takes a dictionary with whole numbers, of concurrency, input_tokens"),
+        ({"profile": {"requests": "many"}}, "profile takes a dictionary with whole numbers"),
         ({"query": "rows[?"}, "query"),
         ({"baseline": "/nowhere/a.json"}, "cannot be read on the controller"),
         ({"baseline": {"rows": []}}, "no result of a benchmark"),
@@ -139,6 +142,29 @@ def test_what_is_no_dictionary_is_refused(call: Any) -> None:
 def test_what_cannot_work_is_told_before_any_host_is_asked(asked: Dict[str, Any], said: str) -> None:
     (fault,) = benchmark_faults(asked)
     assert said in fault
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"vllm_benchmark_tool": "foo"}, "vllm_benchmark_tool takes one of vllm_bench, guidellm, builtin, not 'foo'"),
+        ({"vllm_benchmark_max_regression": -1}, "vllm_benchmark_max_regression: -1 is no percentage from 0 to 1e+06"),
+        ({"vllm_benchmark_timeout": "long"}, "vllm_benchmark_timeout takes a number, not 'long'"),
+        ({"vllm_benchmark_judged": ["speed"]}, "vllm_benchmark_judged: there is no metric speed. There are: "),
+        ({"vllm_benchmark_profile": {"seed": -1}}, "vllm_benchmark_profile: seed"),
+        ({"vllm_benchmark_api_key": {"a": "hunter2"}, "vllm_benchmark_force": "maybe"}, "force takes true or false, not 'maybe'"),
+    ],
+)
+def test_the_variables_of_each_host_are_told_by_their_names(variables: Dict[str, Any], said: str) -> None:
+    fault = "; ".join(benchmark_faults({}, {"gpu01": variables, "gpu02": {}}, ["gpu01", "gpu02"]))
+    assert said in fault and "(gpu01)" in fault and "hunter2" not in fault
+    assert "(gpu01)" not in "; ".join(benchmark_faults({}, {"gpu01": variables}, ["gpu01"]))
+
+
+def test_the_profile_of_the_run_counts_more_than_the_hosts() -> None:
+    hosts = {"gpu01": {"vllm_benchmark_profile": "foo", "vllm_benchmark_timeout": "60", "vllm_benchmark_baseline": "here.json"}}
+    assert benchmark_faults({"profile": {"concurrency": "1,2"}}, hosts, ["gpu01"]) == []
+    assert len(benchmark_faults({"profile": {}}, hosts, ["gpu01"])) == 1
 
 
 def test_nothing_is_wrong_with_the_defaults() -> None:
