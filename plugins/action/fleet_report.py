@@ -107,7 +107,10 @@ class ActionModule(ActionBase):
         # What fails here must cost neither the table nor the file.
         failures: List[str] = []
         if args["query"]:
-            self._answer(args["query"], document, outcome, failures)
+            try:
+                _answer(args["query"], document, outcome)
+            except _report.ReportError as exc:
+                failures.append(str(exc))
         if "query_result" in outcome:
             _show([json.dumps(outcome["query_result"], indent=2, ensure_ascii=False)])
         else:
@@ -115,29 +118,27 @@ class ActionModule(ActionBase):
                 _show(["", cell_text(other["title"]), "", *render(_columns(other["columns"], others), others, _width()), ""])
             _show(["", cell_text(args["title"]), "", *table, ""])
         if args["report_dir"] and not self._task.check_mode:
-            self._write(args, document, outcome, failures)
+            try:
+                _write(args, document, outcome)
+            except _report.ReportError as exc:
+                failures.append(str(exc))
         if outcome["report_path"]:
             _show(["Report: %s" % path for path in [outcome["report_path"], *outcome.get("attachment_paths", [])]])
         if failures:
             _fail(outcome, " ".join(failures), args["fail_later"])
         return outcome
 
-    def _answer(self, query: str, document: Dict[str, Any], outcome: Dict[str, Any], failures: List[str]) -> None:
-        try:
-            outcome["query_result"] = _report.ask(query, document)
-        except _report.ReportError as exc:
-            failures.append(str(exc))
-        else:
-            if outcome["query_result"] is False:
-                failures.append("The answer to the query %r is false." % query)
 
-    def _write(self, args: Dict[str, Any], document: Dict[str, Any], outcome: Dict[str, Any], failures: List[str]) -> None:
-        try:
-            outcome["report_path"] = _report.write(args["report_dir"], args["report_name"], document)
-            if args["attachments"]:
-                outcome["attachment_paths"] = _report.attach(outcome["report_path"], args["attachments"])
-        except _report.ReportError as exc:
-            failures.append(str(exc))
+def _answer(query: str, document: Dict[str, Any], outcome: Dict[str, Any]) -> None:
+    outcome["query_result"] = _report.ask(query, document)
+    if outcome["query_result"] is False:
+        raise _report.ReportError("The answer to the query %r is false." % query)
+
+
+def _write(args: Dict[str, Any], document: Dict[str, Any], outcome: Dict[str, Any]) -> None:
+    outcome["report_path"] = _report.write(args["report_dir"], args["report_name"], document)
+    if args["attachments"]:
+        outcome["attachment_paths"] = _report.attach(outcome["report_path"], args["attachments"])
 
 
 def _fail(outcome: Dict[str, Any], text: str, later: bool) -> None:
