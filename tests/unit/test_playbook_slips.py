@@ -52,9 +52,11 @@ def test_the_first_play_refuses_it(tmp_path: Path, name: str, words: dict[str, o
 @pytest.mark.parametrize(
     ("imported", "words", "said"),
     [
-        (["swap_model", "benchmark"], {"model": "m"}, ""),
+        # The first of them ends the run, whether it refuses or finds that nothing is to be done.
+        (["benchmark", "swap_model"], {"model": "m"}, ""),
         (["borrow_gpus", "swap_model"], {"command": "true", "gpus": [5], "model": "m"}, ""),
-        (["swap_model", "benchmark"], {"model": "m", "tool": "builtin"}, "add -e gpufleet_other_names=tool"),
+        (["swap_model", "borrow_gpus"], {"command": "true", "gpus": [5], "model": "m"}, ""),
+        (["benchmark", "swap_model"], {"model": "m", "tool": "builtin"}, "add -e gpufleet_other_names=tool"),
         (["benchmark"], {"model": "m"}, "there is no variable model"),
         (["borrow_gpus"], {"command": "true", "user": "nobody"}, "there is no variable user; did you mean gpu_borrow_user"),
     ],
