@@ -1,7 +1,7 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Named checks run one after the other: a line each, and the whole output of those that fail."""
+"""Named checks run two at a time: a line each as it ends, and the whole output of those that fail."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 # The environment's own tools come first, also when a gate is run by itself.
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+# Each of them is one process that computes, and the smallest machine that this is for has two cores.
+_AT_ONCE = 2
 # What is wrong with a run that ended with 0, judged by its output; None: nothing.
 Judge = Callable[[str], Optional[str]]
 
@@ -60,16 +63,19 @@ def run(check: Check) -> bool:
     if problem is None and check.judge is not None:
         problem = check.judge(output)
     seconds = time.monotonic() - started
-    print(verdict(check.name, seconds, problem), flush=True)
+    lines = [verdict(check.name, seconds, problem)]
     if problem is not None:
-        print("    $ %s" % " ".join(check.argv))
-        print("".join("    %s\n" % line for line in output.splitlines()), flush=True)
+        lines += ["    $ %s" % " ".join(check.argv), *("    %s" % line for line in output.splitlines()), ""]
+    # At once: another check may end at the same moment.
+    sys.stdout.write("".join("%s\n" % line for line in lines))
+    sys.stdout.flush()
     return problem is None
 
 
 def run_all(checks: List[Check]) -> int:
     """Run every check, also after one has failed. Returns the exit code; the last line counts."""
-    passed = [run(check) for check in checks].count(True)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        passed = list(pool.map(run, checks)).count(True)
     print("%d passed, %d failed" % (passed, len(checks) - passed))
     return 0 if checks and passed == len(checks) else 1
 

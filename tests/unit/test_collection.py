@@ -162,3 +162,13 @@ def test_the_version_is_the_same_everywhere(collection: Collection) -> None:
     for module in MODULES:
         added = str(collection.module_block(module, "DOCUMENTATION")["version_added"])
         assert tuple(map(int, added.split("."))) <= tuple(map(int, version.split(".")))
+
+
+TEMPLATED = sorted(str(path.relative_to(ROOT)) for part in ("playbooks", "roles") for path in (ROOT / part).rglob("*.yml"))
+
+
+@pytest.mark.parametrize("path", TEMPLATED)
+def test_no_template_calls_what_a_variable_of_ours_may_be_named(path: str) -> None:
+    """`query` is Jinja's function until somebody sets the variable of that name."""
+    text = "\n".join(line for line in (ROOT / path).read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#"))
+    assert not re.search(r"\bquery\(", text), "lookup(..., wantlist=true) is the same"
