@@ -22,6 +22,8 @@ LAST = "/var/lib/gpufleet/change/last.json"
 PROGRESS = "/run/gpufleet/progress.json"
 # Each look is half a dozen processes, on a machine that many hosts share.
 _LOOK_S = 0.5
+# A module on its way, as Ansible sends it or as the program that it leaves there takes it. The brackets keep it from finding itself.
+_MODULE = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -qE 'Ansiball[Z]_|change.py[z] module'"
 # What a change writes, but for what came of it. Where a unit starts at boot is looked at by itself.
 _FILES = (
     "find /etc/vllm /usr/local/lib/gpufleet /var/lib/gpufleet /etc/systemd/system -not -type d -not -path '*.wants/*' "
@@ -57,17 +59,21 @@ def serves(host: Host, models: tuple[str, ...]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sight:
-    """A host at one moment. ``active`` and ``enabled`` by model; ``change`` is the state of the change's unit."""
+    """A host at one moment. ``active`` and ``enabled`` by model; ``change`` is the state of the change's unit.
+
+    ``asked``: whether a module is at work. It lives on when its controller is killed, and may be about to begin a change.
+    """
 
     active: Mapping[str, str]
     enabled: Mapping[str, bool]
     change: str
     record: bool
+    asked: bool = False
 
     @property
     def moving(self) -> bool:
         """Whether something is under way."""
-        return self.record or self.change in ("active", "activating", "deactivating", "reloading") or any(
+        return self.asked or self.record or self.change in ("active", "activating", "deactivating", "reloading") or any(
             state in ("activating", "deactivating", "reloading") for state in self.active.values()
         )
 
@@ -81,11 +87,11 @@ def look(host: Host, models: tuple[str, ...]) -> Sight:
     """One look, in one command on the host."""
     units = [*map(unit_of, models), CHANGE_UNIT]
     script = (
-        f"test -e {RECORD} && echo record || echo none; "
+        f"test -e {RECORD} && echo record || echo none; {_MODULE} && echo asked || echo none; "
         f"for unit in {' '.join(units)}; do echo $(systemctl show --property=ActiveState --value -- $unit); "
         "echo $(systemctl --root=/ is-enabled $unit 2>/dev/null); done"
     )
-    record, *lines = host.enter(["sh", "-c", script], check=False).stdout.split("\n")
+    record, asked, *lines = host.enter(["sh", "-c", script], check=False).stdout.split("\n")
     states = dict(zip(units, lines[0::2], strict=False))
     boot = dict(zip(units, lines[1::2], strict=False))
     return Sight(
@@ -93,6 +99,7 @@ def look(host: Host, models: tuple[str, ...]) -> Sight:
         {model: boot.get(unit_of(model), "").strip() == "enabled" for model in models},
         states.get(CHANGE_UNIT, ""),
         record == "record",
+        asked == "asked",
     )
 
 
