@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import re
 from collections.abc import Callable
@@ -53,6 +54,24 @@ def test_a_schema_is_one(name: str) -> None:
     assert (SCHEMAS / (name + ".schema.json")).is_file()
     assert set(ENVELOPE) <= set(schema["required"])
     assert all(each.get("description") for each in schema["$defs"]["row"]["properties"].values())
+
+
+def test_every_word_for_what_a_swap_came_to_is_in_its_schema() -> None:
+    source = ast.parse((ROOT / "plugins" / "filter" / "swap_rows.py").read_text(encoding="utf-8"))
+    given = [value for each in ast.walk(source) if isinstance(each, ast.Dict) for value in values_of(each)]
+    given += [
+        each.value for each in ast.walk(source)
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Subscript) and ast.unparse(each.targets[0].slice) == "'result'"
+    ]
+    words = {each.value for value in given for each in ast.walk(value) if isinstance(each, ast.Constant)}
+    assert {"swapped", "would swap", "would update"} <= words
+    assert words - set(schemas()["swap-model"]["$defs"]["row"]["properties"]["result"]["enum"]) == set()
+
+
+def values_of(each: ast.Dict) -> list[ast.expr]:
+    """What a dictionary in the source may have under ``result``, without the conditions that choose."""
+    found = [value for key, value in zip(each.keys, each.values, strict=True) if isinstance(key, ast.Constant) and key.value == "result"]
+    return [part for value in found for part in ([value.body, value.orelse] if isinstance(value, ast.IfExp) else [value])]
 
 
 @pytest.mark.parametrize("name", sorted(REPORTS))
