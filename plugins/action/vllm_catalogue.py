@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible.errors import AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.strays import strays
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.values import boolean, sentence
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._entry_slips import entry_slips
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils._hooks import hook_faults
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._hooks import HOOKS, has_hooks, hook_faults
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._readers import Readers, as_written
 
@@ -39,22 +40,33 @@ class ActionModule(ActionBase):
         )[1]
         hostvars = (task_vars or {}).get("hostvars", {})
         problems, deployments, warnings = look_up(args["model"], args["hosts"], args["target"], hostvars)
-        problems += self._of_hooks(args["hosts"], hostvars)
+        variables = self._variables(args["hosts"], task_vars or {})
+        problems += self._of_hooks(variables)
         if warnings:
             result["warnings"] = warnings
         if problems:
             result.update(failed=True, changed=False, msg=message(problems))
         else:
-            result.update(changed=False, deployments=deployments)
+            result.update(changed=False, deployments=deployments, hooked=[host for host, those in variables.items() if has_hooks(those)])
         return result
 
-    def _of_hooks(self, hosts: List[str], hostvars: Mapping[str, Any]) -> List[str]:
+    def _variables(self, hosts: List[str], task_vars: Mapping[str, Any]) -> Dict[str, Mapping[str, Any]]:
+        """The variables of each host, with those hooks that the play sets for all of them: hostvars know nothing of that."""
+        known = {host: task_vars["hostvars"][host] for host in hosts if host in task_vars.get("hostvars", {})}
+        given = {hook: task_vars[hook] for hook in HOOKS if hook in task_vars and any(hook not in those for those in known.values())}
+        try:
+            return {host: ChainMap(those, self._templar.template(given)) for host, those in known.items()}
+        except AnsibleError as exc:
+            which = " and ".join("`%s`" % hook for hook in given)
+            raise AnsibleActionFail(message(["%s cannot be read: %s" % (which, exc.message)])) from None
+
+    def _of_hooks(self, variables: Mapping[str, Mapping[str, Any]]) -> List[str]:
         """Hosts usually share their hooks: each fault is told once."""
         found: Dict[str, List[str]] = {}
-        for host in hosts:
-            for fault in hook_faults(hostvars[host], self._loader, self._task.collections) if host in hostvars else []:
+        for host, those in variables.items():
+            for fault in hook_faults(those, self._loader, self._task.collections):
                 found.setdefault(fault, []).append(host)
-        return [_with_hosts(fault, where, len(hosts)) for fault, where in found.items()]
+        return [_with_hosts(fault, where, len(variables)) for fault, where in found.items()]
 
 
 def look_up(

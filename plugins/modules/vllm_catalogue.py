@@ -82,4 +82,12 @@ deployments:
       port: 8000
       args: {"tensor_parallel_size": 4}
       secret_names: [VLLM_API_KEY]
+hooked:
+  description:
+    - The hosts that have C(before_host) or C(after_host), files of tasks that the playbook C(gpufleet.vllm.swap_model) runs around them.
+    - What stands in the files is checked as well, as far as it can be without running it.
+  returned: success
+  type: list
+  elements: str
+  sample: [gpu01]
 """

@@ -37,6 +37,11 @@ def hook_faults(variables: Mapping[str, Any], loader: Any, collections: Optional
     return faults
 
 
+def has_hooks(variables: Mapping[str, Any]) -> bool:
+    """Whether anything is to be run around a host, by its variables. Raises AnsibleError for one that cannot be read."""
+    return any(variables.get(hook) for hook in HOOKS)
+
+
 def _faults_of(path: str, loader: Any, collections: Optional[Sequence[str]]) -> List[str]:
     full = os.path.realpath(path)
     if not os.path.isfile(full):

@@ -49,8 +49,9 @@ class Ran:
 
 
 def playbook(name: str, *arguments: str, reports: Path | None = None, env: dict[str, str] | None = None, timeout: float = 300) -> Ran:
-    """Run one of the collection's playbooks from the checkout against the lab."""
-    command = [str(Path(sys.executable).parent / "ansible-playbook"), f"playbooks/{name}.yml", "-i", "inventories/lab", *arguments]
+    """Run one of the collection's playbooks from the checkout against the lab, or the file of this name that imports one."""
+    file = name if name.endswith(".yml") else f"playbooks/{name}.yml"
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), file, "-i", "inventories/lab", *arguments]
     before = set(reports.glob("*.json")) if reports is not None and reports.is_dir() else set()
     if reports is not None:
         command += ["-e", f"report_dir={reports}"]

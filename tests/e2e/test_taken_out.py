@@ -90,6 +90,20 @@ def test_a_host_whose_controller_died_is_taken_back_by_the_same_command(host: Ho
     assert noted(tmp_path) == [] and row(ran)["result"] == "ok, unchanged" and row(ran)["detail"] is None and ran.changed == {"gpu01": 0}
 
 
+def test_hooks_that_another_playbook_sets_run_and_the_host_is_taken_back(host: Host, tmp_path: Path) -> None:
+    swap(OLD).expect()
+    stages = dict(zip(("before_host", "after_host"), (each.partition("=")[2] for each in hooks(tmp_path)[1::2]), strict=True))
+    site = tmp_path / "site.yml"
+    given = {"model": NEW, "target": "gpu01", "vllm_swap_plan_only": True, **stages}
+    site.write_text(json.dumps([{"name": "Swap", "import_playbook": "gpufleet.vllm.swap_model", "vars": given}]), encoding="utf-8")
+    ran = playbook(str(site), reports=tmp_path / "reports").expect()
+    assert row(ran)["result"] == "would swap" and noted(tmp_path) == [], row(ran)
+    site.write_text(site.read_text(encoding="utf-8").replace('"vllm_swap_plan_only": true, ', ""), encoding="utf-8")
+    ran = playbook(str(site), reports=tmp_path / "reports").expect()
+    assert noted(tmp_path) == [f"before {OLD} {OLD} planned", f"after {OLD} {NEW} swapped"], ran.out
+    assert row(ran)["result"] == "swapped" and not host.exists(NOTE)
+
+
 def test_an_after_host_that_failed_runs_again_and_one_that_succeeded_does_not(host: Host, tmp_path: Path) -> None:
     swap(OLD).expect()
     good = hooks(tmp_path)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-META, ROLE = "ansible.builtin.meta", "ansible.builtin.import_role"
+META, ROLE, TASKS = "ansible.builtin.meta", "ansible.builtin.import_role", "ansible.builtin.import_tasks"
 
 
 def plays() -> dict[str, list[dict[str, Any]]]:
@@ -26,12 +26,16 @@ def leaves(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The tasks that run when nothing fails, in order; a role's own in the place of its import."""
     for task in tasks:
         if task.get(META) == "end_play":
+            if "hooked" in task["when"]:
+                continue
             return
         if "block" in task:
             yield from leaves(task["block"])
         elif ROLE in task:
             role = task[ROLE]["name"].rpartition(".")[2]
             yield from leaves(yaml.safe_load((ROOT / "roles" / role / "tasks" / "main.yml").read_text(encoding="utf-8")))
+        elif TASKS in task:
+            yield from leaves(yaml.safe_load((ROOT / "playbooks" / task[TASKS]).read_text(encoding="utf-8")))
         else:
             yield task
 
@@ -45,7 +49,8 @@ def workers(tasks: list[dict[str, Any]], once: bool) -> list[str]:
     ("play", "each", "once"),
     [
         ("Plan the swap on every host", ["Look at the host and plan"], 1),
-        ("Swap", ["Before this host", "Make the chosen model the one that serves", "After this host"], 0),
+        ("Swap", ["Make the chosen model the one that serves"], 0),
+        ("Swap between the hooks", ["Before this host", "Make the chosen model the one that serves", "After this host"], 0),
         ("Report", [], 1),
     ],
 )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Callable, Dict
 
 import pytest
@@ -137,3 +138,20 @@ def test_whether_to_do_it_is_never_guessed(run_action: RunAction, name: str, val
     result = check(run_action, {"a": {"vllm_models": GOOD, name: value}})
     assert bool(result.get("failed")) != fine
     assert fine or f"`{name}` has to be true or false, not 'maybe'." in result["msg"]
+
+
+def test_hosts_with_hooks_are_told_also_when_the_play_sets_them(run_action: RunAction, tmp_path: Path) -> None:
+    hook = tmp_path / "hook.yml"
+    hook.write_text("- block: []\n", encoding="utf-8")
+    good: Dict[str, Any] = {"vllm_models": GOOD}
+    hostvars = {"a": {**good, "after_host": str(hook)}, "b": {**good, "before_host": ""}}
+    assert check(run_action, hostvars)["hooked"] == ["a"]
+    assert check(run_action, {"b": good})["hooked"] == []
+
+    def asked(hosts: Dict[str, Any], after: str) -> Dict[str, Any]:
+        return run_action(ActionModule, {"model": "m", "hosts": list(hosts)}, {"hostvars": hosts, "after_host": after})
+
+    assert asked({"a": good, "b": {**good, "after_host": ""}}, str(hook))["hooked"] == ["a"]
+    assert "there is no file /missing.yml" in asked({"a": good}, "/missing.yml")["msg"]
+    # What a host has of its own is not looked up anywhere else.
+    assert asked({"a": {**good, "after_host": str(hook)}, "b": {**good, "after_host": ""}}, "/missing.yml")["hooked"] == ["a"]
