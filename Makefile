@@ -7,7 +7,7 @@ HOSTS ?= 3
 # How many labs the tests use side by side: they wait more than they work.
 LABS ?= 3
 # How many processes share the unit tests: they do work.
-UNITS ?= 2
+UNITS ?= 3
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
 # The oldest supported ansible-core is in the one, the newest in the other.
@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 export ANSIBLE_INJECT_FACT_VARS := false
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-newest lint sanity sanity-all unit lab-test lab-all lab-newest lab-real test test-all bench chaos build release docs demo lab-up lab-down lab-status clean
+.PHONY: help venv venv-newest lint sanity sanity-all unit lab-test lab-all lab-newest lab-newest-all lab-real lab-real-all test test-all bench chaos build release docs demo lab-up lab-down lab-status clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,7 +50,7 @@ sanity: venv venv-newest ## ansible-test sanity of what users install, with the 
 sanity-all: venv venv-newest ## The same with the tests' own code
 	@$(PY) tests/gates/sanity.py --whole
 
-unit: venv ## Unit tests, and how much of plugins/module_utils they reach: pure Python, no root, a few minutes
+unit: venv venv-newest ## Unit tests, and how much of plugins/module_utils they reach: pure Python, no root, a few minutes
 	@$(PY) tests/gates/units.py -n $(UNITS)
 
 lab-test: venv venv-newest ## The simulated driver, the stand-in vLLM and the playbooks on real hosts, one case of each test (root)
@@ -61,12 +61,20 @@ lab-all: venv venv-newest ## The same with every case (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-all"; exit 1; }
 	@$(PY) -m pytest tests/sim tests/e2e -q --durations=15 -n $(LABS) --dist loadfile
 
-lab-newest: venv-newest ## A part of the same with the newest ansible-core: tests/newest.txt (root)
+lab-newest: venv-newest ## The playbooks with the newest ansible-core: what both tests/newest.txt and tests/short.txt list (root)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-newest"; exit 1; }
+	@$(NEWEST)/bin/python -m pytest @tests/newest.txt --short -q --durations=10 -n $(LABS) --dist loadfile
+
+lab-newest-all: venv-newest ## All of tests/newest.txt (root)
+	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-newest-all"; exit 1; }
 	@$(NEWEST)/bin/python -m pytest @tests/newest.txt -q --durations=10 -n $(LABS) --dist loadfile
 
 lab-real: venv ## The real vLLM (CPU build) on a host: install, deploy, swap, roll-back, benchmark (root, 1 GB of downloads once)
 	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-real"; exit 1; }
+	@$(PY) -m pytest tests/real --short -q --durations=10
+
+lab-real-all: venv ## The same, and how it dies (root)
+	@test "$$(id -u)" = 0 || { echo "The lab's hosts need root: sudo make lab-real-all"; exit 1; }
 	@$(PY) -m pytest tests/real -q --durations=10
 
 bench: venv ## Measure against what people do by hand, on a lab host (root)

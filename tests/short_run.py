@@ -24,7 +24,7 @@ _LEFT = pytest.StashKey[int]()
 
 
 def listed(text: str) -> List[str]:
-    """The list's lines, without what is said about them: a directory, a file, a test (file::name) or all its cases (file::name[*])."""
+    """The list's lines, without what is said about them: a directory, a file, a test (file::name), or with [*] all cases of it."""
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     return [line for line in lines if line]
 
@@ -40,8 +40,9 @@ def split(items: Iterable[Any], lines: Iterable[str]) -> Tuple[List[Any], List[A
     for item in items:
         test = _test(item)
         chosen = cases[test][zlib.crc32(test.encode()) % len(cases[test])]
-        whole = test + EVERY_CASE in wanted
-        (run if whole or (item is chosen and wanted.intersection(_names(test))) else left).append(item)
+        names = _names(test)
+        whole = any(name + EVERY_CASE in wanted for name in names)
+        (run if whole or (item is chosen and wanted.intersection(names)) else left).append(item)
     return run, left
 
 

@@ -47,6 +47,8 @@ def playbook_page(name: str, text: str) -> str:
 def _of_roles(text: str, head: str) -> List[str]:
     """What the playbook reads of the variables of the roles that it runs, and its head does not tell of: from their argument_specs."""
     page = []
+    imported = re.findall(r"import_tasks: (tasks/\S+)$", text, re.M)
+    text = "\n".join([text, *((tree.ROOT / "playbooks" / file).read_text("utf-8") for file in imported)])
     for role in sorted(set(re.findall(r"name: gpufleet\.vllm\.(\w+)$", text, re.M))):
         specs = tree.ROOT / "roles" / role / "meta" / "argument_specs.yml"
         options = yaml.safe_load(specs.read_text("utf-8"))["argument_specs"]["main"]["options"]

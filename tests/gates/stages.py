@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LOGS = ROOT / "build" / "logs"
 STAGES = ["lint", "docs", "unit", "sanity", "lab-test", "lab-newest", "lab-real"]
 # The same with everything in it.
-WHOLE = {"sanity": "sanity-all", "lab-test": "lab-all"}
+WHOLE = {"sanity": "sanity-all", "lab-test": "lab-all", "lab-newest": "lab-newest-all", "lab-real": "lab-real-all"}
 # A gate's line, as checks.verdict() writes it.
 _LEFT = re.compile(r"^[0-9]+ more in make test-all$", re.MULTILINE)
 _GATE = re.compile(r"^  \S.* +[0-9]+\.[0-9] s  (ok|FAILED)\b.*$", re.MULTILINE)

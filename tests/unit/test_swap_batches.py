@@ -28,7 +28,7 @@ GIVEN: list[tuple[Any, list[str] | None]] = [
 def test_each_value_is_taken_or_refused_before_any_host_is_asked(tmp_path: Path) -> None:
     plays = yaml.safe_load((ROOT / "playbooks" / "swap_model.yml").read_text(encoding="utf-8"))
     check = next(task for task in plays[0]["tasks"] if "how many hosts" in task["name"])
-    (serial,) = [play["serial"] for play in plays if "serial" in play]
+    (serial,) = {play["serial"] for play in plays if "serial" in play}
     tasks: list[dict[str, Any]] = []
     for number, (value, _wanted) in enumerate(GIVEN):
         more = {"vars": {**check["vars"], "batch": value}, "register": "done_%d" % number, "ignore_errors": True}

@@ -11,6 +11,7 @@ from typing import List
 import cores
 import pytest
 import sanity
+import stages
 import units
 
 ABSENT = 'WARNING: Skipping sanity test "import" on Python 3.14 because it could not be found.'
@@ -66,15 +67,21 @@ def test_an_environment_without_a_core_says_how_to_make_one(tmp_path: Path) -> N
 
 
 def test_only_what_the_hosts_run_counts_as_reached() -> None:
-    def summary(lines: int, covered: int, branches: int, taken: int) -> object:
-        return {"summary": {"num_statements": lines, "covered_lines": covered, "num_branches": branches, "covered_branches": taken}}
+    def summary(lines: int, covered: int) -> object:
+        return {"summary": {"num_statements": lines, "covered_lines": covered}}
 
     report = {"files": {
-        "x/plugins/module_utils/_a/b.py": summary(60, 60, 20, 10),
-        "plugins/module_utils/c.py": summary(20, 15, 0, 0),
-        "x/plugins/action/d.py": summary(1000, 0, 0, 0),
+        "x/plugins/module_utils/_a/b.py": summary(80, 70),
+        "plugins/module_utils/c.py": summary(20, 15),
+        "x/plugins/action/d.py": summary(1000, 0),
     }}  # fmt: skip
     assert units.reached(report) == 85.0
     assert units.reached({"files": {}}) == 0.0
     assert units.problem(90.0) is None
     assert "89.9 % of plugins/module_utils" in str(units.problem(89.94))
+
+
+def test_several_runs_count_as_one() -> None:
+    lines = ["12 passed in 0.50s", "1 failed, 3 passed, 2 errors in 2.0s", ""]
+    assert units.count(lines) == "2 errors, 1 failed, 15 passed"
+    assert stages.judge(units.count(lines), 1).failed == 3 and stages.judge(units.count(lines[:1]), 0).passed == 12
