@@ -20,6 +20,8 @@ from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._readers import Readers, as_written
 
 _YES_OR_NO = ("vllm_swap_plan_only", "vllm_swap_enabled")
+# What whoever imports the playbook may set for its plays. The catalogue is the inventory's.
+_OF_PLAY = (*HOOKS, *_YES_OR_NO)
 
 
 class ActionModule(ActionBase):
@@ -38,27 +40,43 @@ class ActionModule(ActionBase):
                 "target": {"type": "str"},
             }
         )[1]
+        try:
+            play_vars = self._play_vars(task_vars or {})
+        except AnsibleError as exc:
+            raise AnsibleActionFail(message([exc.message])) from None
         hostvars = (task_vars or {}).get("hostvars", {})
-        problems, deployments, warnings = look_up(args["model"], args["hosts"], args["target"], hostvars)
-        variables = self._variables(args["hosts"], task_vars or {})
+        variables = {host: ChainMap(play_vars, hostvars[host]) for host in args["hosts"] if host in hostvars}
+        problems, deployments, warnings = look_up(args["model"], args["hosts"], args["target"], variables, hostvars)
         problems += self._of_hooks(variables)
         if warnings:
             result["warnings"] = warnings
         if problems:
             result.update(failed=True, changed=False, msg=message(problems))
-        else:
-            result.update(changed=False, deployments=deployments, hooked=[host for host, those in variables.items() if has_hooks(those)])
+            return result
+        hooked = [host for host, those in variables.items() if has_hooks(those)]
+        result.update(changed=False, deployments=deployments, play_vars=play_vars, hooked=hooked)
         return result
 
-    def _variables(self, hosts: List[str], task_vars: Mapping[str, Any]) -> Dict[str, Mapping[str, Any]]:
-        """The variables of each host, with those hooks that the play sets for all of them: hostvars know nothing of that."""
-        known = {host: task_vars["hostvars"][host] for host in hosts if host in task_vars.get("hostvars", {})}
-        given = {hook: task_vars[hook] for hook in HOOKS if hook in task_vars and any(hook not in those for those in known.values())}
-        try:
-            return {host: ChainMap(those, self._templar.template(given)) for host, those in known.items()}
-        except AnsibleError as exc:
-            which = " and ".join("`%s`" % hook for hook in given)
-            raise AnsibleActionFail(message(["%s cannot be read: %s" % (which, exc.message)])) from None
+    def _play_vars(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        """What the play sets for all hosts: what this task has otherwise than the inventory has it for the same host.
+
+        Raises AnsibleError for one that cannot be read.
+        """
+        hostvars, own = task_vars.get("hostvars", {}), task_vars.get("inventory_hostname")
+        inventory: Mapping[str, Any] = hostvars[own] if own in hostvars else {}
+        found = {}
+        for name in _OF_PLAY:
+            if name not in task_vars:
+                continue
+            try:
+                value = self._templar.template(task_vars[name])
+                if name not in inventory or inventory[name] != value:
+                    found[name] = value
+            except AnsibleError as exc:
+                if name not in inventory:
+                    raise AnsibleError("`%s` cannot be read: %s" % (name, exc.message)) from None
+                # Written in terms of what other hosts have: each of them is asked for its own.
+        return found
 
     def _of_hooks(self, variables: Mapping[str, Mapping[str, Any]]) -> List[str]:
         """Hosts usually share their hooks: each fault is told once."""
@@ -70,7 +88,7 @@ class ActionModule(ActionBase):
 
 
 def look_up(
-    model: str, hosts: List[str], target: Optional[str], hostvars: Mapping[str, Any]
+    model: str, hosts: List[str], target: Optional[str], known: Mapping[str, Mapping[str, Any]], hostvars: Mapping[str, Any]
 ) -> Tuple[List[str], Dict[str, Dict[str, Any]], List[str]]:
     """The problems, one line each with the hosts they concern; the deployment of each host without its secrets; what to know of."""
     if not hosts:
@@ -84,7 +102,7 @@ def look_up(
     deployments: Dict[str, Dict[str, Any]] = {}
     given, readers = extra_names(), Readers()
     for host in hosts:
-        problems, parameters, told = _examine_host(model, host, hostvars)
+        problems, parameters, told = _examine_host(model, known.get(host))
         problems += entry_slips(given, as_written(host, hostvars), readers)
         warnings.update(dict.fromkeys(map(sentence, told)))
         for problem in problems:
@@ -95,10 +113,8 @@ def look_up(
     return [_with_hosts(problem, where, len(hosts)) for problem, where in by_problem.items()], deployments, list(warnings)
 
 
-def _examine_host(model: str, host: str, hostvars: Mapping[str, Any]) -> Tuple[List[str], Dict[str, Any], List[str]]:
-    try:
-        variables = hostvars[host]
-    except KeyError:
+def _examine_host(model: str, variables: Optional[Mapping[str, Any]]) -> Tuple[List[str], Dict[str, Any], List[str]]:
+    if variables is None:
         return ["is not in the inventory."], {}, []
     wrong, told = strays(variables)
     try:

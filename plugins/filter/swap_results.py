@@ -24,10 +24,12 @@ _HALF_OUT = (
 )
 
 
-def swap_results(hosts: Any, hostvars: Any, plan: bool = False, defaults: Optional[Mapping[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
+def swap_results(
+    hosts: Any, hostvars: Any, plan: bool = False, play_vars: Optional[Mapping[str, Any]] = None
+) -> Dict[str, Dict[str, Any]]:
     """What the swap came to on each host; for one that was not touched no more than what it served."""
     read = _planned if plan else _outcome
-    return {host: read(ChainMap(hostvars[host], dict(defaults or {}))) for host in _names("swap_results", hosts)}
+    return {host: read(ChainMap(dict(play_vars or {}), hostvars[host])) for host in _names("swap_results", hosts)}
 
 
 def swap_failed(hosts: Any, hostvars: Any) -> Dict[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Callable, Dict
+from unittest import mock
 
 import pytest
 from ansible import context
@@ -23,7 +24,12 @@ RunAction = Callable[..., Dict[str, Any]]
 class Undefined(Dict[str, Any]):
     """Variables of a host whose catalogue refers to something that is not there."""
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def __contains__(self, key: object) -> bool:
+        return key == "vllm_models"
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self:
+            raise KeyError(key)
         raise AnsibleUndefinedVariable("'model_root' is undefined")
 
 
@@ -148,10 +154,20 @@ def test_hosts_with_hooks_are_told_also_when_the_play_sets_them(run_action: RunA
     assert check(run_action, hostvars)["hooked"] == ["a"]
     assert check(run_action, {"b": good})["hooked"] == []
 
-    def asked(hosts: Dict[str, Any], after: str) -> Dict[str, Any]:
-        return run_action(ActionModule, {"model": "m", "hosts": list(hosts)}, {"hostvars": hosts, "after_host": after})
+    def asked(hosts: Dict[str, Any], **play: str) -> Dict[str, Any]:
+        """The first play runs on localhost, which has what is said of all hosts, and what the play sets."""
+        everybody = {"after_host": "/missing.yml"} if "x" in hosts else {}
+        known = {**hosts, "localhost": everybody}
+        own = {"hostvars": known, "inventory_hostname": "localhost", **everybody, **play}
+        return run_action(ActionModule, {"model": "m", "hosts": list(hosts)}, own)
 
-    assert asked({"a": good, "b": {**good, "after_host": ""}}, str(hook))["hooked"] == ["a"]
-    assert "there is no file /missing.yml" in asked({"a": good}, "/missing.yml")["msg"]
-    # What a host has of its own is not looked up anywhere else.
-    assert asked({"a": {**good, "after_host": str(hook)}, "b": {**good, "after_host": ""}}, "/missing.yml")["hooked"] == ["a"]
+    found = asked({"a": good, "b": {**good, "after_host": ""}}, after_host=str(hook), vllm_swap_plan_only="true")
+    assert (found["hooked"], found["play_vars"]) == (["a", "b"], {"after_host": str(hook), "vllm_swap_plan_only": "true"})
+    assert "there is no file /missing.yml" in asked({"a": good}, after_host="/missing.yml")["msg"]
+    # It comes before what a host has of its own, as it does when it is run.
+    assert asked({"a": {**good, "after_host": "/missing.yml"}}, after_host="")["hooked"] == []
+    # What all hosts have is no word of the play.
+    assert asked({"x": {**good, "after_host": str(hook)}, "a": {**good, "after_host": ""}}) == {
+        "changed": False, "deployments": mock.ANY, "hooked": ["x"], "play_vars": {}
+    }  # fmt: skip
+    assert "has to be true or false" in asked({"a": good}, vllm_swap_enabled="maybe")["msg"]

@@ -193,10 +193,11 @@ def test_of_a_task_that_ran_out_of_time_only_the_time_is_kept() -> None:
         assert found["a"]["timedout"] == {"period": 300} and found["a"]["failed"]
 
 
-def test_what_the_play_sets_counts_for_hosts_that_set_nothing() -> None:
+def test_what_the_play_sets_counts_for_every_host() -> None:
     plan = {**UNCHANGED, "taken_out": MARK}
-    hostvars: dict[str, Any] = {"a": {"swap_model_plan": plan}, "b": {"swap_model_plan": plan, "after_host": ""}}
-    found = swap_results(["a", "b"], hostvars, plan=True, defaults={"after_host": "back.yml"})
-    assert [found[host]["takes_back"] for host in "ab"] == [True, False]
-    done = swap_results(["a"], hostvars, defaults={"after_host": "back.yml", "vllm_swap_plan_only": True})["a"]
+    hostvars: dict[str, Any] = {"a": {"swap_model_plan": plan}, "b": {"swap_model_plan": plan, "after_host": "own.yml"}}
+    for play_vars, takes_back in (({"after_host": "back.yml"}, [True, True]), ({"after_host": ""}, [False, False]), ({}, [False, True])):
+        found = swap_results(["a", "b"], hostvars, plan=True, play_vars=play_vars)
+        assert [found[host]["takes_back"] for host in "ab"] == takes_back
+    done = swap_results(["a"], hostvars, play_vars={"after_host": "back.yml", "vllm_swap_plan_only": True})["a"]
     assert done["takes_back"] is True and done["check_mode"] is True
