@@ -17,7 +17,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _begin, _report
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _begin, _effective, _report
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._table import Column, cell_text, columns_of, render
 
 # A log has no width; this reads well in the usual viewers.
@@ -79,6 +79,7 @@ class ActionModule(ActionBase):
         )
         try:
             _begin.check_parts(args["parts"], running)
+            _begin.check_names(_effective.of_play(task_vars))
             if args["query"]:
                 _begin.check_query(args["query"])
             # Nothing is made for a run that does not begin.
@@ -86,7 +87,9 @@ class ActionModule(ActionBase):
                 _begin.check_directory(args["report_dir"], make=not self._task.check_mode)
         except _report.ReportError as exc:
             return {"failed": True, "changed": False, "msg": "Nothing was touched, no host was asked. %s" % exc}
-        return {"changed": False, "parts": running}
+        alive = set(task_vars.get("ansible_play_hosts", []))
+        left_out = [host for host in task_vars.get("ansible_play_hosts_all", []) if host not in alive]
+        return {"changed": False, "parts": running, "left_out": left_out}
 
     def _report(self, args: Dict[str, Any]) -> Dict[str, Any]:
         document = _report.build(

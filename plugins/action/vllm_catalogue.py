@@ -5,23 +5,23 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.strays import strays
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.values import boolean, sentence
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._effective import Effective, of_play
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._entry_slips import entry_slips
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils._hooks import HOOKS, has_hooks, hook_faults
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._hooks import has_hooks, hook_faults
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._names import extra_names
-from ansible_collections.gpufleet.vllm.plugins.plugin_utils._readers import Readers, as_written
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._readers import Readers
 
 _YES_OR_NO = ("vllm_swap_plan_only", "vllm_swap_enabled")
-# What whoever imports the playbook may set for its plays. The catalogue is the inventory's.
-_OF_PLAY = (*HOOKS, *_YES_OR_NO)
+# What the tables have to know of each host.
+_TOLD = ("after_host", "vllm_swap_plan_only")
 
 
 class ActionModule(ActionBase):
@@ -40,43 +40,20 @@ class ActionModule(ActionBase):
                 "target": {"type": "str"},
             }
         )[1]
-        try:
-            play_vars = self._play_vars(task_vars or {})
-        except AnsibleError as exc:
-            raise AnsibleActionFail(message([exc.message])) from None
-        hostvars = (task_vars or {}).get("hostvars", {})
-        variables = {host: ChainMap(play_vars, hostvars[host]) for host in args["hosts"] if host in hostvars}
-        problems, deployments, warnings = look_up(args["model"], args["hosts"], args["target"], variables, hostvars)
+        task_vars = task_vars or {}
+        hostvars, play = task_vars.get("hostvars") or {}, of_play(task_vars)
+        variables = {host: Effective(host, hostvars, play, self._templar) for host in args["hosts"] if host in hostvars}
+        problems, deployments, warnings = look_up(args["model"], args["hosts"], args["target"], variables)
         problems += self._of_hooks(variables)
         if warnings:
             result["warnings"] = warnings
         if problems:
             result.update(failed=True, changed=False, msg=message(problems))
             return result
+        asked = {host: {name: those[name] for name in _TOLD if name in those} for host, those in variables.items()}
         hooked = [host for host, those in variables.items() if has_hooks(those)]
-        result.update(changed=False, deployments=deployments, play_vars=play_vars, hooked=hooked)
+        result.update(changed=False, deployments=deployments, asked=asked, hooked=hooked)
         return result
-
-    def _play_vars(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
-        """What the play sets for all hosts: what this task has otherwise than the inventory has it for the same host.
-
-        Raises AnsibleError for one that cannot be read.
-        """
-        hostvars, own = task_vars.get("hostvars", {}), task_vars.get("inventory_hostname")
-        inventory: Mapping[str, Any] = hostvars[own] if own in hostvars else {}
-        found = {}
-        for name in _OF_PLAY:
-            if name not in task_vars:
-                continue
-            try:
-                value = self._templar.template(task_vars[name])
-                if name not in inventory or inventory[name] != value:
-                    found[name] = value
-            except AnsibleError as exc:
-                if name not in inventory:
-                    raise AnsibleError("`%s` cannot be read: %s" % (name, exc.message)) from None
-                # Written in terms of what other hosts have: each of them is asked for its own.
-        return found
 
     def _of_hooks(self, variables: Mapping[str, Mapping[str, Any]]) -> List[str]:
         """Hosts usually share their hooks: each fault is told once."""
@@ -88,7 +65,7 @@ class ActionModule(ActionBase):
 
 
 def look_up(
-    model: str, hosts: List[str], target: Optional[str], known: Mapping[str, Mapping[str, Any]], hostvars: Mapping[str, Any]
+    model: str, hosts: List[str], target: Optional[str], known: Mapping[str, Effective]
 ) -> Tuple[List[str], Dict[str, Dict[str, Any]], List[str]]:
     """The problems, one line each with the hosts they concern; the deployment of each host without its secrets; what to know of."""
     if not hosts:
@@ -103,7 +80,7 @@ def look_up(
     given, readers = extra_names(), Readers()
     for host in hosts:
         problems, parameters, told = _examine_host(model, known.get(host))
-        problems += entry_slips(given, as_written(host, hostvars), readers)
+        problems += entry_slips(given, known[host].written if host in known else {}, readers)
         warnings.update(dict.fromkeys(map(sentence, told)))
         for problem in problems:
             by_problem.setdefault(problem, []).append(host)
@@ -128,6 +105,8 @@ def _examine_host(model: str, variables: Optional[Mapping[str, Any]]) -> Tuple[L
 def _unclear(variables: Mapping[str, Any]) -> List[str]:
     """A typing error in whether only to plan would be taken for no, and the swap be carried out; others each host would refuse anew."""
     found = []
+    if "vllm_swap_models" in variables:
+        found.append("`vllm_swap_models` is for the role alone, and not read by the playbook: the catalogue is `vllm_models`.")
     for name in _YES_OR_NO:
         try:
             boolean(variables.get(name, False))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from ansible.errors import AnsibleFilterError
 
@@ -20,17 +20,17 @@ _WORDS = {
 }  # fmt: skip
 
 
-def deploy_rows(hosts: Any, hostvars: Any) -> List[Dict[str, Any]]:
+def deploy_rows(hosts: Any, hostvars: Any, left_out: Sequence[str] = ()) -> List[Dict[str, Any]]:
     """One row for each host: what it noted of itself, or that its turn did not come."""
     if not isinstance(hosts, (list, tuple)):
         raise AnsibleFilterError("deploy_rows takes a list of hosts, not %s" % type(hosts).__name__)
-    return [_row(str(host), hostvars[host]) for host in hosts]
+    return [_row(str(host), {} if host in left_out else hostvars[host]) for host in hosts]
 
 
 def _row(host: str, variables: Mapping[str, Any]) -> Dict[str, Any]:
-    if "deploy_row" in variables:
+    if variables.get("deploy_row"):
         return dict(variables["deploy_row"])
-    begun = any(name in variables for name in _TRACES)
+    begun = any(variables.get(name) for name in _TRACES)
     row: Dict[str, Any] = dict.fromkeys(("vllm", "commit", "fetched_mib", "ready"))
     return {"host": host, **row, "result": "failed" if begun else "not begun", "failed": begun, "detail": _LOST if begun else _NOT_BEGUN}
 

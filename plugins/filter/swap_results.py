@@ -25,11 +25,18 @@ _HALF_OUT = (
 
 
 def swap_results(
-    hosts: Any, hostvars: Any, plan: bool = False, play_vars: Optional[Mapping[str, Any]] = None
+    hosts: Any,
+    hostvars: Any,
+    plan: bool = False,
+    asked: Optional[Mapping[str, Mapping[str, Any]]] = None,
+    left_out: Sequence[str] = (),
 ) -> Dict[str, Dict[str, Any]]:
     """What the swap came to on each host; for one that was not touched no more than what it served."""
-    read = _planned if plan else _outcome
-    return {host: read(ChainMap(dict(play_vars or {}), hostvars[host])) for host in _names("swap_results", hosts)}
+    read, asked = _planned if plan else _outcome, asked or {}
+    return {
+        host: {} if host in left_out else read(ChainMap(dict(asked.get(host) or {}), hostvars[host]))
+        for host in _names("swap_results", hosts)
+    }
 
 
 def swap_failed(hosts: Any, hostvars: Any) -> Dict[str, str]:
@@ -81,7 +88,7 @@ def _takes_back(variables: Mapping[str, Any]) -> bool:
 
 def _fault(variables: Mapping[str, Any]) -> Optional[str]:
     failure = variables.get("swap_model_failure")
-    if failure is not None:
+    if failure:
         text = _with_hook(failure, str(failure.get("msg") or "The swap failed."))
         if failure.get("hook") and _mark(variables):
             text += "\n%s" % _STAYS_OUT
@@ -153,7 +160,7 @@ def _left_half_out(variables: Mapping[str, Any]) -> bool:
 def _came_to(variables: Mapping[str, Any], plan: Dict[str, Any]) -> Dict[str, Any]:
     done = _done(variables)
     failure = variables.get("swap_model_failure")
-    if failure is not None:
+    if failure:
         failed = dict(failure)
         hook = failed.get("hook")
         if hook == "after_host":

@@ -94,7 +94,8 @@ def _as_to_the_balancer(host: str, model: str, result: Mapping[str, Any], row: M
     if result.get("takes_back"):
         text += "Run the same command again: it takes the host back once it serves."
         # The failure that kept it out leads.
-        return {"detail": "%s %s" % (row["detail"], text) if row["detail"] and row["detail"] != _NOT_BEGUN else text}
+        led = str(row["detail"] or "") if row["detail"] != _NOT_BEGUN else ""
+        return {"detail": "%s%s %s" % (led, "" if led.endswith((".", "!", "?")) else ".", text) if led else text}
     hook = mark.get("after_host") or "FILE"
     text += "Have after_host do it, unless that swap is still under way: "
     text += "ansible-playbook gpufleet.vllm.swap_model -i INVENTORY -e model=%s -e target=%s -e after_host=%s" % (model, host, hook)

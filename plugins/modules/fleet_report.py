@@ -215,4 +215,10 @@ parts:
   type: list
   elements: str
   sample: [status]
+left_out:
+  description: The hosts of the play that had failed before it, in the same run. What was registered for them is of something else.
+  returned: with O(prove=true)
+  type: list
+  elements: str
+  sample: [gpu03]
 """

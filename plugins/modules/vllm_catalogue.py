@@ -82,13 +82,13 @@ deployments:
       port: 8000
       args: {"tensor_parallel_size": 4}
       secret_names: [VLLM_API_KEY]
-play_vars:
+asked:
   description:
-    - What the play sets for all hosts of C(before_host), C(after_host), C(vllm_swap_enabled) and C(vllm_swap_plan_only), such as by the
-      C(vars) of an C(import_playbook). It is nothing of the inventory, so C(hostvars) don't have it.
+    - Of each host C(after_host) and C(vllm_swap_plan_only), where they are set, as the plays will have them, whether by the inventory,
+      the command line, or the C(vars) of an C(import_playbook), of which C(hostvars) know nothing.
   returned: success
   type: dict
-  sample: {"after_host": "tasks/into_balancer.yml"}
+  sample: {"gpu01": {"after_host": "tasks/into_balancer.yml"}}
 hooked:
   description:
     - The hosts that have C(before_host) or C(after_host), files of tasks that the playbook C(gpufleet.vllm.swap_model) runs around them.

@@ -12,6 +12,7 @@ from ansible.playbook.block import Block
 from ansible.playbook.play import Play
 from ansible.playbook.task import Task
 
+from . import _names, _readers
 from ._report import ReportError
 
 # Of the tags of a play, this one says of no part that it runs.
@@ -80,6 +81,22 @@ def _runs(tags: List[str], only: Sequence[str], skip: Sequence[str]) -> bool:
     task = Task(block=Block(play=Play()))  # to be asked of its tags, each has to be somewhere
     task.tags = tags
     return bool(task.evaluate_tags(list(only), list(skip), {}))
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises ReportError when a variable of the play begins as those of this collection's roles do, and none has it.
+
+    Roles judge what the inventory says, and each playbook what the command line does. What whoever imports a playbook sets for its plays
+    is in neither.
+    """
+    ours = sorted(name for name in names if name.startswith(_readers.OURS))
+    if not ours:
+        return
+    # Read only here: few runs have any.
+    options = {"%s_%s" % (prefix[:-1], option) for prefix in _readers.OURS for option in _names.options_of_role(prefix[:-1])}
+    slips = [_names.unknown(name, sorted(options)) for name in ours if name not in options]
+    if slips:
+        raise ReportError("Among the variables that this play is given %s. Correct the name and run again." % "; ".join(slips))
 
 
 def check_parts(parts: Sequence[str], running: Sequence[str]) -> None:

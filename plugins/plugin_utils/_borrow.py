@@ -15,7 +15,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._borrow.request impo
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._gpu.select import malformed
 
-from ._names import refusals, slips
+from ._names import refusals, slips, unknown
 from ._playbooks import OWN
 from ._readers import Readers
 from ._report import plain
@@ -54,10 +54,16 @@ def faults(
     found = refusals(odd, readers or Readers())
     said: Dict[str, List[str]] = {}
     for host, variables in (hosts or {"": {}}).items():
-        for fault in _faults_of(_request_of(asked, variables)):
+        for fault in _slips_of(variables) + _faults_of(_request_of(asked, variables)):
             said.setdefault(fault, []).append(str(host))
     everywhere = len(hosts or {"": {}})
     return found + [fault if len(on) == everywhere else "%s (%s)" % (fault, ", ".join(on)) for fault, on in said.items()]
+
+
+def _slips_of(variables: Mapping[str, Any]) -> List[str]:
+    """The names in a host's variables that look as if a borrowing read them: it would do without what they ask for."""
+    known = [PREFIX + name for name in ("command", "gpus", *OPTIONS, "wait")]
+    return [unknown(str(name), known) for name in variables if str(name).startswith(PREFIX) and name not in (*known, _RESULT)]
 
 
 def _request_of(asked: Mapping[str, Any], variables: Mapping[str, Any]) -> Dict[str, Any]:

@@ -16,7 +16,7 @@ from . import _playbooks, _terms
 # The variable by which a user says so, where it can't be seen.
 SAID = "gpufleet_other_names"
 # What a variable of this collection begins with: that is nobody else's.
-_OURS = ("gpu_borrow_", "gpu_reclaim_", "vllm_benchmark_", "vllm_install_", "vllm_model_", "vllm_service_", "vllm_swap_")
+OURS = ("gpu_borrow_", "gpu_reclaim_", "vllm_benchmark_", "vllm_install_", "vllm_model_", "vllm_service_", "vllm_swap_")
 
 
 def extra_variables() -> Dict[str, Any]:
@@ -28,7 +28,7 @@ def extra_variables() -> Dict[str, Any]:
 
 def may_be_others(name: str) -> bool:
     """Whether a variable may be somebody else's at all."""
-    return not name.startswith(_OURS)
+    return not name.startswith(OURS)
 
 
 def way_out(names: Iterable[str]) -> str:

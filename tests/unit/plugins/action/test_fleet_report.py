@@ -238,7 +238,7 @@ def prove(run_action: RunAction, check_mode: bool = False, **args: Any) -> Dict[
 
 
 def test_a_directory_for_the_report_is_made_and_nothing_is_shown(run_action: RunAction, printed: List[str], tmp_path: Path) -> None:
-    assert prove(run_action, report_dir=str(tmp_path / "new" / "reports")) == {"changed": False, "parts": []}
+    assert prove(run_action, report_dir=str(tmp_path / "new" / "reports")) == {"changed": False, "parts": [], "left_out": []}
     assert (tmp_path / "new" / "reports").is_dir() and printed == []
     assert prove(run_action, check_mode=True, report_dir=str(tmp_path / "other" / "reports"))["parts"] == []
     assert not (tmp_path / "other").exists(), "only looked at"
@@ -255,3 +255,17 @@ def test_all_that_stands_against_a_report_is_told_before_a_run_begins(run_action
     assert told["failed"] and "`query` is no valid JMESPath expression" in told["msg"]
     assert not (tmp_path / "new").exists(), "nothing is made for a run that does not begin"
     assert "failed" not in prove(run_action, check_mode, query="rows")
+
+
+def test_hosts_that_had_failed_before_are_told(run_action: RunAction) -> None:
+    task_vars = {"ansible_play_hosts_all": ["localhost", "a", "b"], "ansible_play_hosts": ["localhost", "b"]}
+    assert run_action(fleet_report.ActionModule, {"prove": True}, task_vars)["left_out"] == ["a"]
+
+
+def test_what_the_play_is_given_by_a_name_that_nothing_has_is_refused(run_action: RunAction) -> None:
+    everybody = {"gpu_reclaim_gpu": [0]}
+    own = {"inventory_hostname": "localhost", "hostvars": {"localhost": everybody}, **everybody}
+    # What the inventory says is for the roles to judge.
+    assert not run_action(fleet_report.ActionModule, {"prove": True}, own).get("failed")
+    found = run_action(fleet_report.ActionModule, {"prove": True}, {**own, "gpu_reclaim_mn_age": 5})
+    assert found["failed"] and "did you mean gpu_reclaim_min_age" in found["msg"]

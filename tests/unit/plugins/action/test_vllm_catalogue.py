@@ -7,30 +7,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Callable, Dict
-from unittest import mock
 
 import pytest
 from ansible import context
-from ansible.errors import AnsibleError, AnsibleUndefinedVariable
+from ansible.errors import AnsibleError
 from ansible.module_utils.common.collections import ImmutableDict
+from ansible.template import trust_as_template
 
 from ansible_collections.gpufleet.vllm.plugins.action import vllm_catalogue
 from ansible_collections.gpufleet.vllm.plugins.action.vllm_catalogue import ActionModule
 
 GOOD = {"m": {"path": "/models/m", "secrets": {"HF_TOKEN": "hunter2"}}}
 RunAction = Callable[..., Dict[str, Any]]
-
-
-class Undefined(Dict[str, Any]):
-    """Variables of a host whose catalogue refers to something that is not there."""
-
-    def __contains__(self, key: object) -> bool:
-        return key == "vllm_models"
-
-    def __getitem__(self, key: str) -> Any:
-        if key not in self:
-            raise KeyError(key)
-        raise AnsibleUndefinedVariable("'model_root' is undefined")
 
 
 def check(run_action: RunAction, hostvars: Dict[str, Any], model: str = "m", **more: Any) -> Dict[str, Any]:
@@ -87,7 +75,7 @@ def test_no_model_is_a_problem(run_action: RunAction) -> None:
 
 
 def test_a_catalogue_that_cannot_be_templated_names_its_host(run_action: RunAction) -> None:
-    result = check(run_action, {"a": {"vllm_models": GOOD}, "b": Undefined()})
+    result = check(run_action, {"a": {"vllm_models": GOOD}, "b": {"vllm_models": {"m": {"path": trust_as_template("{{ model_root }}/m")}}}})
     assert "b: `vllm_models` cannot be read: 'model_root' is undefined" in result["msg"]
 
 
@@ -146,28 +134,46 @@ def test_whether_to_do_it_is_never_guessed(run_action: RunAction, name: str, val
     assert fine or f"`{name}` has to be true or false, not 'maybe'." in result["msg"]
 
 
-def test_hosts_with_hooks_are_told_also_when_the_play_sets_them(run_action: RunAction, tmp_path: Path) -> None:
+def by_play(run_action: RunAction, hosts: Dict[str, Any], everybody: Dict[str, Any] | None = None, **play: Any) -> Dict[str, Any]:
+    """The first play runs on localhost, which has what is said of all hosts, and what the play sets."""
+    hostvars = {**{host: {**(everybody or {}), **own} for host, own in hosts.items()}, "localhost": everybody or {}}
+    own = {"hostvars": hostvars, "inventory_hostname": "localhost", **(everybody or {}), **play}
+    return run_action(ActionModule, {"model": "m", "hosts": list(hosts)}, own)
+
+
+def test_hosts_with_hooks_are_told_by_what_the_plays_will_have(run_action: RunAction, tmp_path: Path) -> None:
     hook = tmp_path / "hook.yml"
     hook.write_text("- block: []\n", encoding="utf-8")
     good: Dict[str, Any] = {"vllm_models": GOOD}
-    hostvars = {"a": {**good, "after_host": str(hook)}, "b": {**good, "before_host": ""}}
-    assert check(run_action, hostvars)["hooked"] == ["a"]
-    assert check(run_action, {"b": good})["hooked"] == []
+    found = check(run_action, {"a": {**good, "after_host": str(hook)}, "b": {**good, "before_host": ""}})
+    assert (found["hooked"], found["asked"]) == (["a"], {"a": {"after_host": str(hook)}, "b": {}})
+    # What the play sets comes before what a host has of its own, as it does when it is run.
+    own = {**good, "after_host": "/missing.yml"}
+    assert by_play(run_action, {"a": own, "b": good}, after_host=str(hook))["hooked"] == ["a", "b"]
+    assert by_play(run_action, {"a": own}, after_host="")["hooked"] == []
+    found = by_play(run_action, {"a": {**good, "after_host": str(hook)}}, after_host="/missing.yml")
+    assert "there is no file /missing.yml" in found["msg"]
+    # What is said of all hosts is no word of the play.
+    found = by_play(run_action, {"a": {**good, "after_host": ""}, "b": good}, {"after_host": str(hook)})
+    assert found["hooked"] == ["b"]
+    # Each host has it in its own terms, which the host that the check runs on need not have.
+    written = trust_as_template("%s/{{ balancer }}.yml" % tmp_path)
+    hosts = {"a": {**good, "balancer": "hook"}, "b": {**good, "balancer": "other"}}
+    told = by_play(run_action, hosts, after_host=written)["msg"]
+    assert told.startswith("Nothing was touched by this playbook. b: `after_host`: there is no file %s/other.yml" % tmp_path)
+    told = by_play(run_action, {"a": good, "b": hosts["a"]}, after_host=written)["msg"]
+    assert "a: `after_host` cannot be read: 'balancer' is undefined" in told
 
-    def asked(hosts: Dict[str, Any], **play: str) -> Dict[str, Any]:
-        """The first play runs on localhost, which has what is said of all hosts, and what the play sets."""
-        everybody = {"after_host": "/missing.yml"} if "x" in hosts else {}
-        known = {**hosts, "localhost": everybody}
-        own = {"hostvars": known, "inventory_hostname": "localhost", **everybody, **play}
-        return run_action(ActionModule, {"model": "m", "hosts": list(hosts)}, own)
 
-    found = asked({"a": good, "b": {**good, "after_host": ""}}, after_host=str(hook), vllm_swap_plan_only="true")
-    assert (found["hooked"], found["play_vars"]) == (["a", "b"], {"after_host": str(hook), "vllm_swap_plan_only": "true"})
-    assert "there is no file /missing.yml" in asked({"a": good}, after_host="/missing.yml")["msg"]
-    # It comes before what a host has of its own, as it does when it is run.
-    assert asked({"a": {**good, "after_host": "/missing.yml"}}, after_host="")["hooked"] == []
-    # What all hosts have is no word of the play.
-    assert asked({"x": {**good, "after_host": str(hook)}, "a": {**good, "after_host": ""}}) == {
-        "changed": False, "deployments": mock.ANY, "hooked": ["x"], "play_vars": {}
-    }  # fmt: skip
-    assert "has to be true or false" in asked({"a": good}, vllm_swap_enabled="maybe")["msg"]
+def test_what_the_play_sets_is_judged_as_what_the_inventory_says(run_action: RunAction) -> None:
+    good: Dict[str, Any] = {"vllm_models": GOOD}
+    told = by_play(run_action, {"a": good}, vllm_swap_plan_only="ture")["msg"]
+    assert "`vllm_swap_plan_only` has to be true or false, not 'ture'" in told
+    assert "no swap has a variable `vllm_swap_replac`" in by_play(run_action, {"a": good}, vllm_swap_replac="none")["msg"]
+    assert by_play(run_action, {"a": {}}, vllm_models=GOOD)["deployments"]["a"]["model"] == "/models/m"
+    found = by_play(run_action, {"a": good, "b": {**good, "vllm_swap_plan_only": True}})
+    assert found["asked"] == {"a": {}, "b": {"vllm_swap_plan_only": True}}
+
+
+def test_a_catalogue_that_the_playbook_would_not_read_is_a_problem(run_action: RunAction) -> None:
+    assert "the catalogue is `vllm_models`" in check(run_action, {"a": {"vllm_models": GOOD, "vllm_swap_models": {}}})["msg"]

@@ -18,10 +18,17 @@ DONE = {"host": "gpu01", "vllm": "0.33.0", "commit": None, "fetched_mib": 5, "re
 
 
 def test_every_host_has_a_row() -> None:
-    rows = deploy_rows(["gpu01", "gpu02", "gpu03"], {"gpu01": {"deploy_row": DONE}, "gpu02": {}, "gpu03": {"vllm_model_plan": {}}})
+    hostvars = {"gpu01": {"deploy_row": DONE}, "gpu02": {}, "gpu03": {"vllm_model_plan": {"changed": False}}}
+    rows = deploy_rows(["gpu01", "gpu02", "gpu03"], hostvars)
     assert rows[0] == DONE
     assert [(row["host"], row["result"], row["failed"]) for row in rows[1:]] == [("gpu02", "not begun", False), ("gpu03", "failed", True)]
     assert "turn" in rows[1]["detail"] and "is not known" in rows[2]["detail"] and {*rows[1]} == {*rows[2]} == {*DONE}
+
+
+def test_what_was_forgotten_or_is_of_something_else_is_no_trace() -> None:
+    forgotten: dict[str, object] = dict.fromkeys(("deploy_row", "deploy_service", "vllm_model_plan", "deploy_failure"), {})
+    hostvars = {"gpu01": forgotten, "gpu02": {"deploy_row": DONE}}
+    assert [row["result"] for row in deploy_rows(["gpu01", "gpu02"], hostvars, ["gpu02"])] == ["not begun", "not begun"]
 
 
 def step(action: str, target: str, reason: str = "so") -> dict[str, str]:

@@ -193,11 +193,24 @@ def test_of_a_task_that_ran_out_of_time_only_the_time_is_kept() -> None:
         assert found["a"]["timedout"] == {"period": 300} and found["a"]["failed"]
 
 
-def test_what_the_play_sets_counts_for_every_host() -> None:
+def test_what_was_asked_of_each_host_comes_before_its_variables() -> None:
     plan = {**UNCHANGED, "taken_out": MARK}
     hostvars: dict[str, Any] = {"a": {"swap_model_plan": plan}, "b": {"swap_model_plan": plan, "after_host": "own.yml"}}
-    for play_vars, takes_back in (({"after_host": "back.yml"}, [True, True]), ({"after_host": ""}, [False, False]), ({}, [False, True])):
-        found = swap_results(["a", "b"], hostvars, plan=True, play_vars=play_vars)
+    asked: dict[str, Any] = {"a": {"after_host": "back.yml"}}
+    for given, takes_back in ((asked, [True, True]), ({"b": {"after_host": ""}}, [False, False]), ({}, [False, True])):
+        found = swap_results(["a", "b"], hostvars, plan=True, asked=given)
         assert [found[host]["takes_back"] for host in "ab"] == takes_back
-    done = swap_results(["a"], hostvars, play_vars={"after_host": "back.yml", "vllm_swap_plan_only": True})["a"]
-    assert done["takes_back"] is True and done["check_mode"] is True
+    done = swap_results(["a", "b"], hostvars, asked={"a": {"vllm_swap_plan_only": True}})
+    assert [found.get("check_mode") for found in done.values()] == [True, None]
+
+
+def test_a_host_that_failed_before_has_nothing_of_this_swap() -> None:
+    hostvars = {"a": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": {"failed": True, "msg": "x"}}}
+    assert swap_results(["a"], hostvars, left_out=["a"]) == {"a": {}}
+
+
+def test_what_was_forgotten_is_nothing() -> None:
+    names = ("plan", "failure", "mark", "marked", "noted", "note_now", "look", "taken_back")
+    hostvars: dict[str, Any] = {"a": {**{"swap_model_" + name: {} for name in names}, "vllm_swap_result": {}}}
+    assert swap_results(["a"], hostvars) == {"a": {}} and swap_results(["a"], hostvars, plan=True) == {"a": {}}
+    assert swap_failed(["a"], hostvars) == {}

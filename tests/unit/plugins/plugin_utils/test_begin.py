@@ -100,3 +100,11 @@ def test_a_run_without_any_of_its_parts_is_refused() -> None:
     _begin.check_parts([], [])
     with pytest.raises(ReportError, match="add `--tags swap`"):
         _begin.check_parts(["swap", "always"], [])
+
+
+def test_a_name_that_no_role_has_is_refused() -> None:
+    _begin.check_names(["model", "gpu_reclaim_gpus", "vllm_swap_plan_only", "vllm_benchmark_force", "vllm_own"])
+    with pytest.raises(ReportError, match="there is no variable gpu_reclaim_gpu; did you mean gpu_reclaim_gpus"):
+        _begin.check_names(["gpu_reclaim_gpu"])
+    with pytest.raises(ReportError, match="gpu_borrow_usr.*vllm_benchmark_forse; did you mean vllm_benchmark_force"):
+        _begin.check_names(["vllm_benchmark_forse", "gpu_borrow_usr"])

@@ -95,6 +95,7 @@ def test_a_result_that_nobody_had_heard_of_says_so() -> None:
         ({"gpu_borrow_env": {"CUDA_VISIBLE_DEVICES": "0"}}, "what the command is told of its GPUs"),
         ({"gpu_borrow_chdir": "bench"}, "an absolute path"),
         ({"gpu_borrow_gpus": ["x9"]}, "'x9' in gpus is no GPU"),
+        ({"gpu_borrow_usr": "nobody"}, "there is no variable gpu_borrow_usr; did you mean gpu_borrow_user"),
     ],
 )
 def test_every_value_of_every_host_is_checked(variables: Dict[str, Any], said: str) -> None:
