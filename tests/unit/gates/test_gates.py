@@ -62,6 +62,24 @@ def test_each_gate_of_a_stage_has_its_line_in_the_whole() -> None:
     assert stages.gates("starts\n%s\n    $ ruff check\n    x  2.0 s  okay\n%s\n2 passed, 0 failed\n" % (good, bad)) == [good, bad]
 
 
+def test_the_real_one_runs_beside_the_stage_before_it() -> None:
+    assert stages.in_turn(["lint", "lab-newest", "lab-real"]) == [["lint"], ["lab-newest", "lab-real"]]
+    assert stages.in_turn(["lab-newest-all", "lab-real-all"]) == [["lab-newest-all", "lab-real-all"]]
+    assert stages.in_turn(["lab-real", "lab-newest"]) == [["lab-real"], ["lab-newest"]] and stages.in_turn([]) == []
+
+
+def test_stages_side_by_side_have_a_line_each_and_one_that_fails_its_whole_output(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "Makefile").write_text("a:\n\t@sleep 0.3; echo 3 passed\nb:\n\t@echo boom; echo 1 failed; exit 1\n", encoding="utf-8")
+    monkeypatch.setattr(stages, "LOGS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stages, "ROOT", tmp_path)
+    assert [(outcome.passed, outcome.failed) for outcome in stages.together(["a", "b"])] == [(3, 0), (0, 1)]
+    told = capsys.readouterr().out
+    assert "boom" in told and told.count(" passed  ") == 2 and "FAILED: exit code 2" in told
+
+
 def test_no_checks_is_a_failure() -> None:
     assert checks.run_all([]) == 1
 
