@@ -21,7 +21,7 @@ def unpacked(program: str, directory: str) -> Optional[str]:
     """Where the files of this very ``program`` lie, None where they don't. Nobody may have put them there who may not write the program."""
     try:
         seen = os.stat(program)
-        place = _place(seen, directory)
+        place = place_of(seen, directory)
         for path in (directory, place):
             found = os.lstat(path)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, seen.st_uid) or found.st_mode & 0o022:
@@ -34,18 +34,22 @@ def unpacked(program: str, directory: str) -> Optional[str]:
 def unpack(program: str, directory: str) -> None:
     """Have them lie there, and those of other programs no more, but for the last one and what is younger than an hour. Raises OSError."""
     import compileall
+    import errno
     import shutil
     import tempfile
     import time
     import zipfile
 
-    place = _place(os.stat(program), directory)
+    place = place_of(os.stat(program), directory)
     before = os.umask(0o022)
     os.makedirs(directory, mode=0o755, exist_ok=True)
     temporary = tempfile.mkdtemp(dir=directory)
     try:
-        with zipfile.ZipFile(program) as archive:
-            archive.extractall(temporary)
+        try:
+            with zipfile.ZipFile(program) as archive:
+                archive.extractall(temporary)
+        except zipfile.BadZipFile as exc:
+            raise OSError(errno.EINVAL, str(exc)) from exc
         compileall.compile_dir(temporary, quiet=1, stripdir=temporary, prependdir=place)
         os.chmod(temporary, 0o755)
         if not os.path.isdir(place):
@@ -66,6 +70,7 @@ def unpack(program: str, directory: str) -> None:
         os.umask(before)
 
 
-def _place(seen: os.stat_result, directory: str) -> str:
+def place_of(seen: os.stat_result, directory: str) -> str:
+    """Where the files of the program with this status lie, if they do."""
     # A program is replaced by a rename, so that another one is another file.
     return os.path.join(directory, "%d-%d-%d" % (seen.st_ino, seen.st_size, seen.st_mtime_ns))

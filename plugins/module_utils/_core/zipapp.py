@@ -17,11 +17,11 @@ import io
 import os
 import re
 import sys
-import zipfile
 from importlib.util import decode_source
 from typing import Dict, List, Optional, Tuple
 
 from .errors import GpuFleetError
+from .unpacked import place_of, unpacked
 
 _PLACE = os.path.dirname(os.path.dirname(__file__))
 _SHEBANG = b"#!/usr/bin/python3\n"
@@ -55,6 +55,11 @@ def build(main: str, package: str, directory: Optional[str] = None) -> bytes:
     With ``directory`` it runs what ``_core/unpacked.py`` has made of it there, if anything. Raises GpuFleetError when a source can't be
     had (bytecode-only installations).
     """
+    running = _as_it_runs(package, directory) if directory is not None else None
+    if running is not None:
+        return running
+    import zipfile
+
     files = {"%s/%s.py" % (package, name.replace(".", "/")): text for name, text in closure(main).items()}
     for name in list(files):
         parts = name.split("/")[:-1]
@@ -63,7 +68,7 @@ def build(main: str, package: str, directory: Optional[str] = None) -> bytes:
     if directory is None:
         files["__main__.py"] = _START % (package, main)
     else:
-        files["__main__.py"] = _source(_UNPACKED) + _START_UNPACKED % (directory, package, main)
+        files["__main__.py"] = source_of(_UNPACKED) + _START_UNPACKED % (directory, package, main)
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -75,6 +80,20 @@ def build(main: str, package: str, directory: Optional[str] = None) -> bytes:
     return buffer.getvalue()
 
 
+def _as_it_runs(package: str, directory: str) -> Optional[bytes]:
+    """The zipapp whose own files, unpacked in ``directory``, run here: of these sources it was made, and would be made again.
+
+    None where this is no such program, or it is not any more the one that was unpacked.
+    """
+    program = sys.argv[0]
+    place = unpacked(program, directory)
+    if place is None or not __file__.startswith(os.path.join(place, package, "")):
+        return None
+    with open(program, "rb") as handle:
+        content = handle.read()
+        return content if place_of(os.fstat(handle.fileno()), directory) == place else None
+
+
 def closure(first: str) -> Dict[str, str]:
     """Sources by module name relative to the collection's ``module_utils``: ``first`` and all that it imports relatively."""
     found: Dict[str, str] = {}
@@ -83,7 +102,7 @@ def closure(first: str) -> Dict[str, str]:
         name = waiting.pop()
         if name in found:
             continue
-        found[name] = _source(name)
+        found[name] = source_of(name)
         for base, names in imports(found[name], name):
             waiting += ["%s.%s" % (base, each) for each in names] if _is_package(base) else [base]
     return found
@@ -105,7 +124,7 @@ def _is_package(name: str) -> bool:
     return "." not in name
 
 
-def _source(name: str) -> str:
+def source_of(name: str) -> str:
     # By its path: asked for a module by name, the loader of a zip file compiles it to say where it is.
     spec = sys.modules[__name__].__spec__
     get_data = getattr(spec.loader, "get_data", None) if spec is not None else None

@@ -9,44 +9,26 @@
     change.pyz attend ID [--phase P] [--for S]      one line of JSON: the next phase, or the end with what came of it (root)
     change.pyz resume ID                            one line of JSON: whether it is still to be ended; a job that is gone is started (root)
     change.pyz received ID                          one line of JSON: what came of it has been heard, and is not told again (root)
-    change.pyz unpack                               have its next start be quick (root)
+    change.pyz unpack                               have its next start be quick, and the guard's (root)
     change.pyz module DIGEST                        one line of JSON: what the module vllm_service returns (root)
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
-from typing import Any, List, Mapping
+from typing import TYPE_CHECKING, Any, List, Mapping, Tuple
+
+if TYPE_CHECKING:
+    import argparse
 
 
 def main(argv: List[str]) -> int:
     """Run one of them; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="change.pyz", description="A change of this host's vLLM services.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run", help="carry out or finish the change that was begun (root)")
-    follow = commands.add_parser("follow", help="print how far a change is, as soon as that is news")
-    follow.add_argument("id", metavar="ID", help="the change's id, or `-` for the one that is under way or was last")
-    follow.add_argument("--after", metavar="SEQ", type=int, default=0, help="the number of the last news that is known (0)")
-    follow.add_argument("--for", metavar="SECONDS", type=float, default=10.0, dest="seconds", help="how long to wait for news (10)")
-    result = commands.add_parser("result", help="print what came of a change, once it has ended (root)")
-    result.add_argument("id", metavar="ID", help="the change's id")
-    result.add_argument("--for", metavar="SECONDS", type=float, default=0.0, dest="seconds", help="how long to wait for its end (0)")
-    attend = commands.add_parser("attend", help="print how far a change is, as soon as it is in another phase, or what came of it")
-    attend.add_argument("id", metavar="ID", help="the change's id")
-    attend.add_argument("--phase", metavar="PHASE", default="", help="the phase that is known already")
-    attend.add_argument("--for", metavar="SECONDS", type=float, default=10.0, dest="seconds", help="how long to wait for another (10)")
-    attend.add_argument("--steady", metavar="SECONDS", type=float, default=0.0, help="tell no phase before it has lasted for this long (0)")
-    resume = commands.add_parser("resume", help="start the job of a change again that has not been brought to an end (root)")
-    resume.add_argument("id", metavar="ID", help="the change's id")
-    received = commands.add_parser("received", help="note that whoever asked for a change has heard what came of it (root)")
-    received.add_argument("id", metavar="ID", help="the change's id")
-    module = commands.add_parser("module", help="do what the module vllm_service does; its parameters come on standard input (root)")
-    module.add_argument("digest", metavar="DIGEST", help="the SHA-256 of the program that is meant; any other one does nothing")
-    commands.add_parser("unpack", help="have what is compiled of this program lie in memory, for the next start to be quick (root)")
-    options = parser.parse_args(argv)
+    if argv == ["run"]:
+        return _run()  # what a change waits for reads no arguments, and loads nothing that could
+    options = _options(argv)
     # What is not needed is not loaded: following is done once a second.
     if options.command == "follow":
         from .progress import follow as wait_for_news
@@ -82,15 +64,39 @@ def main(argv: List[str]) -> int:
         _tell(serve(options.digest, sys.argv[0], seen))
         return 0
     if options.command == "unpack":
-        from .._core.unpacked import unpack
-        from .._service.program import UNPACKED
+        return _unpack()
+    return _run()
 
-        try:
-            unpack(sys.argv[0], UNPACKED)
-        except OSError as exc:
-            sys.stderr.write("%s cannot be unpacked to %s: %s\n" % (sys.argv[0], UNPACKED, exc))
-            return 1
-        return 0
+
+def _options(argv: List[str]) -> argparse.Namespace:
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="change.pyz", description="A change of this host's vLLM services.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="carry out or finish the change that was begun (root)")
+    follow = commands.add_parser("follow", help="print how far a change is, as soon as that is news")
+    follow.add_argument("id", metavar="ID", help="the change's id, or `-` for the one that is under way or was last")
+    follow.add_argument("--after", metavar="SEQ", type=int, default=0, help="the number of the last news that is known (0)")
+    follow.add_argument("--for", metavar="SECONDS", type=float, default=10.0, dest="seconds", help="how long to wait for news (10)")
+    result = commands.add_parser("result", help="print what came of a change, once it has ended (root)")
+    result.add_argument("id", metavar="ID", help="the change's id")
+    result.add_argument("--for", metavar="SECONDS", type=float, default=0.0, dest="seconds", help="how long to wait for its end (0)")
+    attend = commands.add_parser("attend", help="print how far a change is, as soon as it is in another phase, or what came of it")
+    attend.add_argument("id", metavar="ID", help="the change's id")
+    attend.add_argument("--phase", metavar="PHASE", default="", help="the phase that is known already")
+    attend.add_argument("--for", metavar="SECONDS", type=float, default=10.0, dest="seconds", help="how long to wait for another (10)")
+    attend.add_argument("--steady", metavar="SECONDS", type=float, default=0.0, help="tell no phase before it has lasted for this long (0)")
+    resume = commands.add_parser("resume", help="start the job of a change again that has not been brought to an end (root)")
+    resume.add_argument("id", metavar="ID", help="the change's id")
+    received = commands.add_parser("received", help="note that whoever asked for a change has heard what came of it (root)")
+    received.add_argument("id", metavar="ID", help="the change's id")
+    module = commands.add_parser("module", help="do what the module vllm_service does; its parameters come on standard input (root)")
+    module.add_argument("digest", metavar="DIGEST", help="the SHA-256 of the program that is meant; any other one does nothing")
+    commands.add_parser("unpack", help="have what is compiled of it, and of the guard, lie in memory, for a quick next start (root)")
+    return parser.parse_args(argv)
+
+
+def _run() -> int:
     from .job import run
 
     _unpack_beside()
@@ -101,15 +107,39 @@ def main(argv: List[str]) -> int:
         return 130
 
 
+def _unpack() -> int:
+    """This program, and the guard as it is now, where either does not lie there yet."""
+    from .._core.unpacked import unpack, unpacked
+
+    failed = 0
+    for program, directory in _programs():
+        try:
+            if unpacked(program, directory) is None:
+                unpack(program, directory)
+        except OSError as exc:
+            sys.stderr.write("%s cannot be unpacked to %s: %s\n" % (program, directory, exc))
+            failed = 1
+    return failed
+
+
+def _programs() -> List[Tuple[str, str]]:
+    """What is started anew for each change, and where it is unpacked. Of a host's first change there is no guard yet."""
+    from .._guard import zipapp as guard
+    from .._service import program as change
+    from .._service.ports import Paths
+
+    path = Paths().guard
+    return [(sys.argv[0], change.UNPACKED)] + ([(path, guard.UNPACKED)] if os.path.exists(path) else [])
+
+
 def _unpack_beside() -> None:
-    """For whoever asks this program next: it takes a second of CPU, while the job waits for its server to load.
+    """For whoever starts these programs next: it takes a second of CPU, while the job waits for its server to load.
 
     Only for speed: a host that can't start one more process, or holds something else in the place, has its change carried out all the same.
     """
     from .._core.unpacked import unpacked
-    from .._service.program import UNPACKED
 
-    if unpacked(sys.argv[0], UNPACKED) is None:
+    if any(unpacked(program, directory) is None for program, directory in _programs()):
         from .._core.runner import Runner
 
         try:

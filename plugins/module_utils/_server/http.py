@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
-import ssl
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
 
 from .._core.errors import GpuFleetError
 from .metrics import parse_metrics
+
+if TYPE_CHECKING:
+    import http.client
 
 # A reply is a model list or one token; anything much larger isn't a vLLM server.
 _LIMIT = 16 * 1024 * 1024
@@ -159,6 +160,8 @@ class Server:
 
     def request(self, method: str, path: str, timeout: float, body: Optional[Mapping[str, Any]] = None) -> Reply:
         """One request. Raises ConnectionRefusedError while nothing listens, NoAnswer for every other silence."""
+        import http.client  # a quarter of what a change loads before its first step, and not needed until a server is asked
+
         headers = {"Accept": "application/json", "Connection": "close"}
         if self._api_key:
             headers["Authorization"] = "Bearer " + self._api_key
@@ -194,7 +197,11 @@ class Server:
         return reply.body
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        import http.client
+
         if self._tls:
+            import ssl
+
             # The server of this very host, addressed by number: its certificate is for a name.
             context = ssl.create_default_context()
             context.check_hostname = False

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,42 @@ def test_once_is_enough(program: Path, code: Path) -> None:
     place = unpacked(str(program), str(code))
     unpack(str(program), str(code))
     assert unpacked(str(program), str(code)) == place and len(os.listdir(code)) == 1
+
+
+def rebuilt(program: Path, place: str) -> tuple[bytes, list[str]]:
+    """What the program would be packed into by what runs of it, unpacked, and the modules that it took."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2]); sys.argv[0] = sys.argv[1]\n"
+        "from packed._core.zipapp import build\n"
+        "sys.stdout.buffer.write(build('_job.main', 'packed', sys.argv[3]))\n"
+        "sys.stderr.write(' '.join(sys.modules))\n"
+    )
+    words = [sys.executable, "-I", "-c", code, str(program), place, str(program.parent / "code")]
+    done = subprocess.run(words, capture_output=True, check=True, timeout=60)
+    return done.stdout, done.stderr.decode().split()
+
+
+def test_what_runs_unpacked_is_not_packed_anew_to_be_compared(program: Path, code: Path) -> None:
+    place = str(unpacked(str(program), str(code)))
+    content, loaded = rebuilt(program, place)
+    assert content == program.read_bytes() and "zipfile" not in loaded
+
+
+@pytest.mark.parametrize("change", [
+    lambda program: program.write_bytes(b"damaged"),
+    lambda program: program.unlink(),
+])
+def test_a_program_that_is_another_one_by_now_is(program: Path, code: Path, change: Callable[[Path], object]) -> None:
+    place, before = str(unpacked(str(program), str(code))), program.read_bytes()
+    change(program)
+    content, loaded = rebuilt(program, place)
+    assert content == before and "zipfile" in loaded
+
+
+def test_before_its_first_step_a_change_loads_only_what_it_needs(program: Path, code: Path) -> None:
+    place = str(unpacked(str(program), str(code)))
+    words = "import sys; sys.path.insert(0, sys.argv[1]); import packed._job.main, packed._job.job; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", words, place], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(done.stdout.split())
+    assert "packed._service.run" in loaded
+    assert not loaded & {"argparse", "http.client", "ssl", "zipfile", "packed._preflight.run", "packed._job.change"}

@@ -16,6 +16,7 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core import zipapp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.unpacked import unpack
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.zipapp import build_guard
 
@@ -68,6 +69,15 @@ def test_it_runs_by_itself(built: bytes, tmp_path: Path) -> None:
     assert done.returncode == exit_codes.DRIVER
     assert "gpu-guard: x.service is not started (DRIVER): the GPU driver can't be read" in done.stdout
     assert subprocess.run([sys.executable, str(guard)], capture_output=True, timeout=60, check=False).returncode == exit_codes.USAGE
+
+
+def test_it_runs_what_is_compiled_of_it(tmp_path: Path) -> None:
+    guard, code = tmp_path / "gpu-guard.pyz", tmp_path / "code"
+    guard.write_bytes(zipapp.build("_guard.main", "gpufleet_guard", str(code)))
+    unpack(str(guard), str(code))
+    words = [sys.executable, "-I", "-S", "-v", str(guard), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert "--utilization" in done.stdout and f"matches {code}" in done.stderr
 
 
 def _pythons() -> list[str]:

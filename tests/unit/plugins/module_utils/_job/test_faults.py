@@ -13,6 +13,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.runner import Runner
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.unpacked import unpacked
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.zipapp import build
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import main as program
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.progress import Progress
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service import transaction
@@ -107,6 +110,26 @@ def test_a_program_that_cannot_be_unpacked_runs(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(sys, "argv", [__file__])
     program._unpack_beside()
     assert "not unpacked for its next start" in capsys.readouterr().err
+
+
+def test_the_guard_is_unpacked_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    change, guard = tmp_path / "change.pyz", tmp_path / "guard.pyz"
+    places = [(str(change), str(tmp_path / "code")), (str(guard), str(tmp_path / "guard-code"))]
+    monkeypatch.setattr(program, "_programs", lambda: places)
+    left: list[list[str]] = []
+    monkeypatch.setattr(Runner, "leave", left.append)
+    change.write_bytes(build("_job.main", "changed", places[0][1]))
+    guard.write_bytes(build("_guard.main", "guarded", places[1][1]))
+    program._unpack_beside()
+    assert len(left) == 1 and left[0][-1] == "unpack"
+    assert program.main(["unpack"]) == 0 and all(unpacked(*each) for each in places)
+    program._unpack_beside()
+    assert len(left) == 1
+    # Of two of which one can't be, the other is.
+    guard.write_bytes(b"no zip file at all")
+    change.write_bytes(change.read_bytes())
+    os.utime(change, (1, 1))
+    assert program.main(["unpack"]) == 1 and unpacked(*places[0]) and "guard.pyz cannot be unpacked" in capsys.readouterr().err
 
 
 def test_everybody_may_read_how_far_it_is_under_the_umask_of_a_unit(tmp_path: Path) -> None:
