@@ -19,8 +19,9 @@ from .._model.parallel import Check, check_parallel, working_sizes
 from .._model.types import ModelFacts
 from .._model.weights_check import check_weights
 from .asked import Asked, Seen, fail, passed, skip
+from .kept import glance_at
 from .length import check_length, within_limit
-from .quick import quick_checkpoint
+from .quick import Glance
 from .regular import is_lfs_pointer
 from .values import shown
 
@@ -44,8 +45,11 @@ class Judged:
     about: Dict[str, Any] = field(default_factory=dict)
 
 
-def judge_model(asked: Asked, seen: Seen, version: Optional[str]) -> Judged:
-    """``version`` is the installed vLLM's; None plans with care. Never raises for what stands in the model's files."""
+def judge_model(asked: Asked, seen: Seen, version: Optional[str], records: str, remember: bool) -> Judged:
+    """``version`` is the installed vLLM's; None plans with care. Never raises for what stands in the model's files.
+
+    ``remember`` lets what their headers say be kept in the directory ``records``.
+    """
     found = Judged(about=_about(asked, seen))
     path = asked.directory
     if path is None:
@@ -62,7 +66,7 @@ def judge_model(asked: Asked, seen: Seen, version: Optional[str]) -> Judged:
             found.checks.append(fail("model", exc.msg, "Put the model there, or correct the path in the catalogue."))
         return found
     found.checks.append(passed("model", "%s is readable" % path))
-    checkpoint = _checkpoint(asked, path, facts, found.checks)
+    checkpoint = _checkpoint(asked, path, facts, glance_at(path, facts, records, remember), found.checks)
     sizes = {name: asked.size(name + "_parallel_size") for name in ("tensor", "pipeline", "data", "decode_context")}
     found.checks += check_length(asked, facts)
     wrong = ["%s_parallel_size is %s" % (name, shown(asked.value(name + "_parallel_size"))) for name, size in sizes.items() if size is None]
@@ -126,10 +130,11 @@ def _least(sizes: Iterable[Optional[int]]) -> Optional[int]:
     return min(known) if known else None
 
 
-def _checkpoint(asked: Asked, path: str, facts: ModelFacts, checks: List[Check]) -> Optional[CheckpointBytes]:
+def _checkpoint(
+    asked: Asked, path: str, facts: ModelFacts, glance: Optional[Glance], checks: List[Check]
+) -> Optional[CheckpointBytes]:
     """The checks of the weights' files, and the bytes of a checkpoint that is whole."""
     try:
-        glance = quick_checkpoint(path, facts)
         found = glance.checkpoint if glance is not None else read_checkpoint(path, facts.layers)
     except GpuFleetError as exc:
         checks.append(fail("weights", exc.msg, "Fetch the model again."))

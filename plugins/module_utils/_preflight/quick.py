@@ -23,6 +23,8 @@ from .regular import open_regular
 
 _SHARD = re.compile(r"^(?P<stem>[^/]*-)(?P<number>\d{5,6})(?P<of>-of-(?P<count>\d{5,6})\.safetensors)$")
 _INDEX = "model.safetensors.index.json"
+# Under a model's directory, where the Hub's client notes what it fetches.
+DOWNLOADS = os.path.join(".cache", "huggingface", "download")
 # What stands beside weights in a model's directory. Anything else may be a download, or weights once more.
 _BESIDE = re.compile(
     r"(\.(json|jsonl|txt|md|py|model|jinja|tiktoken|png|jpe?g|svg|gif|pdf|ya?ml)|^\.gitattributes|^license.*|^notice.*)$", re.IGNORECASE
@@ -75,7 +77,7 @@ def _family(path: str) -> List[str]:
     """The shards, when they are all there and nothing strange is beside them."""
     try:
         listing = sorted(os.listdir(path))
-        if os.path.isdir(os.path.join(path, ".cache", "huggingface", "download")):
+        if os.path.isdir(os.path.join(path, DOWNLOADS)):
             return []
     except OSError:
         return []

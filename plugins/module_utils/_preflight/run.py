@@ -51,12 +51,12 @@ def examine(
     systemd: Systemd,
     remember: bool,
 ) -> Report:
-    """The checks that need no look at other services. ``remember`` allows an answer of vLLM to be kept for the next run."""
+    """The checks that need no look at other services. ``remember`` allows what took long to be kept for the next run."""
     checks: List[Check] = check_gpus(selection, seen)
     checks += check_values(asked, seen.elsewhere)
     installation = None if seen.elsewhere else find_installation(asked.executable)
     version = seen.vllm_version if seen.elsewhere else usable_version(installation)
-    model = judge_model(asked, seen, version)
+    model = judge_model(asked, seen, version, places.records, remember)
     checks += model.checks
     about = {**model.about, "vllm_version": version, "vllm_version_from": _source(seen, version)}
     if seen.elsewhere:

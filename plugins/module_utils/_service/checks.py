@@ -29,7 +29,7 @@ _FOR_ROOM = ("port", "memory")
 
 
 def run_checks(request: Request, look: Look, plan: Plan, ports: Ports, remember: bool = False) -> Report:
-    """Every check that can be made on this host for this service. ``remember`` lets what vLLM was asked be kept."""
+    """Every check that can be made on this host for this service. ``remember`` lets what took long to find be kept."""
     if look.spec is None:
         raise AssertionError("look.spec is not None")
     seen = Seen(look.snapshot, look.gpus)

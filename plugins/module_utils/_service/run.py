@@ -157,7 +157,7 @@ class Run:
         self.outcome = Outcome()
 
     def examine(self, remember: bool) -> None:
-        """Look, plan and check; ``remember`` lets what vLLM was asked be kept. Raises GpuFleetError when it cannot work here."""
+        """Look, plan and check; ``remember`` lets what took long to find be kept. Raises GpuFleetError when it cannot work here."""
         request, ports = self._request, self._ports
         try:
             self.seen = look(request, ports, self._reader)
@@ -246,7 +246,7 @@ class Run:
         outcome.timings["total"] = round(ports.clock.monotonic() - self._begun, 3)
         before = [gpu.to_dict() for gpu in seen.gpus]
         after = _gpus_now(self._reader, seen, outcome) if self._reader is not None and changed and now else before
-        status = _status_now(ports, seen, outcome)
+        status = seen.view.status.to_result() if planned else _status_now(ports, seen, outcome)
         return ServiceResult(
             changed, seen, self.plan, outcome, self._report, status, before, after, self._request.wants_running, planned
         )

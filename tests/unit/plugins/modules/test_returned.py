@@ -33,5 +33,5 @@ def test_each_key_of_a_service_is_described() -> None:
 
 
 def test_each_key_of_what_a_plan_is_about_is_described() -> None:
-    found = judge_model(Asked(model="org/x"), Seen(Snapshot(True), ()), None).about
+    found = judge_model(Asked(model="org/x"), Seen(Snapshot(True), ()), None, "/nonexistent", False).about
     assert set(found) | {"vllm_version", "vllm_version_from"} == entries(vllm_preflight, "about")
