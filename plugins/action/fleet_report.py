@@ -50,6 +50,7 @@ ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
     "query": {"type": "str"},
     "fail_later": {"type": "bool", "default": False},
     "prove": {"type": "bool", "default": False},
+    "batch": {"type": "raw"},
     "parts": {"type": "list", "elements": "str", "default": []},
 }
 
@@ -80,6 +81,8 @@ class ActionModule(ActionBase):
         try:
             _begin.check_parts(args["parts"], running)
             _begin.check_names(_effective.of_play(task_vars))
+            if "batch" in self._task.args:
+                _begin.check_batch(args["batch"])
             if args["query"]:
                 _begin.check_query(args["query"])
             # Nothing is made for a run that does not begin.

@@ -122,10 +122,16 @@ options:
   prove:
     description:
       - Show nothing and write nothing. Instead make sure at the beginning of a run that it can tell at its end what came of it. The task
-        fails when O(query) is no expression, when no report can be written to O(report_dir), or when O(parts) are all left out.
+        fails when O(query) is no expression, when no report can be written to O(report_dir), when O(batch) can't be used, or when O(parts)
+        are all left out.
       - A directory that is missing is made, in check mode it is only looked whether it could be. One that is there stays as it is.
     type: bool
     default: false
+  batch:
+    description:
+      - With O(prove=true) what the playbook takes as C(serial), how many hosts at a time. A number from 1 on, a percentage such as V(25%),
+        or a list of them, one for each batch. With anything else Ansible ends in an error of its own, after plays that have done something.
+    type: raw
   parts:
     description:
       - With O(prove=true) the tags of the plays that do something, in a playbook whose first play, with this task, has the tag C(always).

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Iterable, List, Optional, Sequence
 
 from ansible.playbook.block import Block
@@ -17,6 +18,8 @@ from ._report import ReportError
 
 # Of the tags of a play, this one says of no part that it runs.
 _ALWAYS = "always"
+_SIZE = "['\"]?[1-9][0-9]*%?['\"]?"
+_BATCH = re.compile(r"(%s|\[ *%s *(, *%s *)*\])\Z" % (_SIZE, _SIZE, _SIZE))
 
 
 def check_directory(directory: str, make: bool) -> None:
@@ -36,6 +39,16 @@ def check_directory(directory: str, make: bool) -> None:
         why = "%s: %s" % (exc.filename or path, exc.strerror)
     if why is not None:
         raise ReportError("No report can be written to %s (%s). Give another `report_dir`, or correct this one." % (path, why))
+
+
+def check_batch(batch: Any) -> None:
+    """Raises ReportError when ``batch`` is nothing that Ansible's ``serial`` takes: its own error would come after half of the plays."""
+    # What -e batch=[1,4] gives is text, and so is what a list of numbers and percentages is written as.
+    if not _BATCH.match(str(batch)):
+        raise ReportError(
+            "batch is '%s'. It takes a number of hosts from 1 on, a percentage such as '25%%', or a list of them, one for each batch, "
+            "such as -e '{\"batch\": [1, 4, \"25%%\"]}'." % (batch,)
+        )
 
 
 def check_query(query: Any) -> None:

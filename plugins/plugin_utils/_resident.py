@@ -71,7 +71,8 @@ def result_of(request: Request, digest: str, rc: int, stdout: str) -> Optional[D
         if key.startswith("_ansible_") or key in _OBEYED or (key in ("warnings", "deprecations") and not result[key]):
             del result[key]
     result["invocation"] = {"module_args": dict(request.params)}
-    cleaned: Dict[str, Any] = remove_values(result, request.hidden)
+    # Without anything to hide it would be gone through, value by value, for nothing.
+    cleaned: Dict[str, Any] = remove_values(result, request.hidden) if request.hidden else result
     return cleaned
 
 

@@ -17,6 +17,8 @@ _FOR_PEOPLE = frozenset(
 _OFTEN_S = 10.0
 # A connection that is silent for longer might be taken for dead on the way.
 _SELDOM_S = 60.0
+# Between two lines of all hosts together, which tell of a new phase as well. Each is a remote command.
+_LINE_S = 1.5
 # A phase that is over in less is not worth a line, the less the more hosts there are.
 _STEADY_S = 0.5
 _STEADY_MANY_S = 3.0
@@ -36,8 +38,8 @@ def for_people(callback: Any) -> bool:
 
 
 def pace_for(hosts: int) -> Pace:
-    """So that ``hosts`` hosts at a time make one or two lines a second together at most."""
-    return Pace(min(_SELDOM_S, max(_OFTEN_S, float(hosts))), _STEADY_S if hosts < _FEW else _STEADY_MANY_S)
+    """So that ``hosts`` hosts at a time make no more than a line a second together, as long as none is silent for too long."""
+    return Pace(min(_SELDOM_S, max(_OFTEN_S, _LINE_S * hosts)), _STEADY_S if hosts < _FEW else _STEADY_MANY_S)
 
 
 # Nobody reads: only the end is waited for. No phase lasts for this long without an end of the wait.

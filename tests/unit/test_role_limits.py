@@ -54,7 +54,10 @@ def test_the_role_vllm_service_waits_for_all_that_its_module_may_take(tmp_path: 
 ])  # fmt: skip
 def test_a_swap_waits_for_all_that_its_module_may_take(tmp_path: Path, asked: dict[str, Any], least: int) -> None:
     task = read("roles", "vllm_swap", "tasks", "main.yml")[0]
-    variables = {"vllm_swap_plan_only": False, "vllm_swap_deployment": {"name": "new", **asked}, "vllm_swap_reconnect_timeout": 20}
+    models = {"new": {"path": "/models/new", "gpus": "all", "port": 8000, **asked}}
+    variables = {
+        "vllm_swap_plan_only": False, "vllm_swap_models": models, "vllm_swap_model": "new", "vllm_swap_reconnect_timeout": 20,
+    }  # fmt: skip
     assert limit_of(tmp_path, task["timeout"], variables) == least
 
 

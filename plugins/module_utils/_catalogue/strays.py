@@ -14,7 +14,7 @@ SWAP = "vllm_swap_"
 SERVICE = "vllm_service_"
 # The variables of the role vllm_swap, and what it leaves behind.
 SWAP_VARIABLES: FrozenSet[str] = frozenset(
-    SWAP + name for name in ("model", "models", "enabled", "replace", "reconnect_timeout", "plan_only", "deployment", "names", "result")
+    SWAP + name for name in ("model", "models", "enabled", "replace", "reconnect_timeout", "plan_only", "names", "result")
 )
 _OPTIONS = {field.option: key for key, field in FIELDS.items() if field.option is not None}
 

@@ -269,3 +269,10 @@ def test_what_the_play_is_given_by_a_name_that_nothing_has_is_refused(run_action
     assert not run_action(fleet_report.ActionModule, {"prove": True}, own).get("failed")
     found = run_action(fleet_report.ActionModule, {"prove": True}, {**own, "gpu_reclaim_mn_age": 5})
     assert found["failed"] and "did you mean gpu_reclaim_min_age" in found["msg"]
+
+
+def test_a_batch_that_ansible_cannot_use_is_refused_before_the_first_host(run_action: RunAction, tmp_path: Path) -> None:
+    told = prove(run_action, batch="all", report_dir=str(tmp_path / "new"))
+    assert told["failed"] and told["msg"].startswith("Nothing was touched, no host was asked. batch is 'all'. It takes a number of hosts")
+    assert prove(run_action, batch=None)["failed"] and not (tmp_path / "new").exists()
+    assert "failed" not in prove(run_action, batch=[1, "25%"]) and "failed" not in prove(run_action)

@@ -108,3 +108,15 @@ def test_a_name_that_no_role_has_is_refused() -> None:
         _begin.check_names(["gpu_reclaim_gpu"])
     with pytest.raises(ReportError, match="gpu_borrow_usr.*vllm_benchmark_forse; did you mean vllm_benchmark_force"):
         _begin.check_names(["vllm_benchmark_forse", "gpu_borrow_usr"])
+
+
+@pytest.mark.parametrize("batch", [1, "1", 12, "25%", "100%", [1, 4, "25%"], "[1, 4]", "[1,4]", '["25%", 4]', "['25%', '4']", [3]])
+def test_what_serial_takes_is_a_batch(batch: object) -> None:
+    _begin.check_batch(batch)
+
+
+@pytest.mark.parametrize("batch", [0, "0", -1, "", "all", "0%", "1.5", 1.5, "1 4", "%", "25 %", [], "[]", [0], [1, "x"], [[1]], {"a": 1},
+                                   None, True, "1\n", "[1, 4"])
+def test_anything_else_is_refused_before_a_host_is_touched(batch: object) -> None:
+    with pytest.raises(ReportError, match=r"(?s)^batch is '.*'\. It takes a number of hosts from 1 on"):
+        _begin.check_batch(batch)

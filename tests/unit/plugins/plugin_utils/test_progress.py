@@ -64,5 +64,5 @@ def test_callbacks_for_machines_and_those_nobody_knows_get_nothing(name: str | N
 
 def test_the_more_hosts_the_less_is_said_of_each() -> None:
     assert pace_for(1).every == pace_for(3).every == 10.0
-    assert pace_for(30).every == 30.0 and pace_for(1000).every == 60.0
+    assert pace_for(30).every == 45.0 and pace_for(1000).every == 60.0
     assert pace_for(100).steady > pace_for(1).steady
