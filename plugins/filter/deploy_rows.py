@@ -12,6 +12,7 @@ from ansible.errors import AnsibleFilterError
 # What each step of a deployment leaves on its host: one of them means that the host's turn had come.
 _TRACES = ("vllm_install_plan", "vllm_model_plan", "deploy_service", "deploy_failure")
 _NOT_BEGUN = "the run ended before it was this host's turn: no batch comes after one with a failure"
+_FAILED_BEFORE = "it had failed before this deployment, in the same run"
 _LOST = "it was begun, and what came of it is not known. Look at what was said of this host, and run again"
 _WORDS = {
     "create_user": "create user %s", "make_directory": "make %s", "daemon_reload": "have systemd read %s",
@@ -24,7 +25,7 @@ def deploy_rows(hosts: Any, hostvars: Any, left_out: Sequence[str] = ()) -> List
     """One row for each host: what it noted of itself, or that its turn did not come."""
     if not isinstance(hosts, (list, tuple)):
         raise AnsibleFilterError("deploy_rows takes a list of hosts, not %s" % type(hosts).__name__)
-    return [_row(str(host), {} if host in left_out else hostvars[host]) for host in hosts]
+    return [dict(_row(str(host), {}), detail=_FAILED_BEFORE) if host in left_out else _row(str(host), hostvars[host]) for host in hosts]
 
 
 def _row(host: str, variables: Mapping[str, Any]) -> Dict[str, Any]:

@@ -34,7 +34,7 @@ def swap_results(
     """What the swap came to on each host; for one that was not touched no more than what it served."""
     read, asked = _planned if plan else _outcome, asked or {}
     return {
-        host: {} if host in left_out else read(ChainMap(dict(asked.get(host) or {}), hostvars[host]))
+        host: {"failed_before": True} if host in left_out else read(ChainMap(dict(asked.get(host) or {}), hostvars[host]))
         for host in _names("swap_results", hosts)
     }
 

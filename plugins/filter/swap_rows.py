@@ -14,6 +14,8 @@ _PHASES = ("preflight", "warm", "drain", "stop", "settle", "load")
 # How a roll-back that failed begins what it says (``Undone.text``).
 _NOT_PUT_BACK = "PUTTING BACK WHAT WAS THERE BEFORE FAILED"
 _NOT_BEGUN = "not begun"
+_OUT = "it had failed before this swap, in the same run"
+_LEFT_BY = "not begun, as %s had failed before this swap, in the same run"
 
 
 def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, Any]]:
@@ -21,7 +23,20 @@ def swap_rows(results: Any, model: str, plan: bool = False) -> List[Dict[str, An
     if not isinstance(results, Mapping):
         raise AnsibleFilterError("swap_rows takes a dictionary of results by host, not %s" % type(results).__name__)
     row = _plan_row if plan else _row
-    return [row(str(host), model, result if isinstance(result, Mapping) else None) for host, result in results.items()]
+    rows = [row(str(host), model, result if isinstance(result, Mapping) else None) for host, result in results.items()]
+    failed_before = sorted(str(host) for host, result in results.items() if isinstance(result, Mapping) and result.get("failed_before"))
+    if failed_before and not plan:
+        _say_why(rows, failed_before)
+    return rows
+
+
+def _say_why(rows: List[Dict[str, Any]], failed_before: List[str]) -> None:
+    """The first failure leaves the hosts after it alone, also where it was of something else that is in no row here."""
+    for row in rows:
+        if row["host"] in failed_before:
+            row["detail"] = _OUT
+        elif row["detail"] == _NOT_BEGUN:
+            row["detail"] = _LEFT_BY % ", ".join(failed_before)
 
 
 def _plan_row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
@@ -50,7 +65,7 @@ def _steps(actions: List[Mapping[str, Any]]) -> str:
 def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     row: Dict[str, Any] = {"host": host, "before": None, "after": None, "result": "untouched", "downtime_s": None, "total_s": None}
     row.update(detail=None, phases_s={})
-    if not result:
+    if not result or result.get("failed_before"):
         row["detail"] = _NOT_BEGUN
         return row
     replaced = [str(entry.get("name")) for entry in result.get("replaced") or []]

@@ -31,6 +31,7 @@ class Places:
 
     caches: str = "/var/lib/vllm"
     records: str = "/var/lib/gpufleet"
+    run: str = "/run/gpufleet"
     shm: str = "/dev/shm"
     journal: Tuple[str, ...] = ("/var/log/journal", "/run/log/journal")
     etc: str = "/etc"

@@ -4,8 +4,10 @@
 """What the headers of a checkpoint said, kept for the next look at the very same files.
 
 A large model has 30 MB of headers. Out of a file server that has forgotten them they take seconds, each time, and every look at a host
-asks for them: the plan, the swap, the next swap back. The files are the same when each has the same place, size and times on disk; the
-time of the last change of a file (ctime) can't be set by anybody.
+asks for them: the plan, the swap, the next swap back. It is kept in memory, until the host goes down.
+
+The files are the same when each has the same place, size and times on disk; the time of a file's last change (ctime) can't be set by
+anybody.
 """
 
 from __future__ import annotations
@@ -32,22 +34,22 @@ _SETTLED_S = 2.0
 _READ_BY = ("_preflight.quick", "_model.roles")
 
 
-def glance_at(path: str, facts: ModelFacts, records: str, remember: bool, settled_s: float = _SETTLED_S) -> Optional[Glance]:
+def glance_at(path: str, facts: ModelFacts, run: str, remember: bool, settled_s: float = _SETTLED_S) -> Optional[Glance]:
     """As ``quick_checkpoint``, or what it said when nothing about the files was different.
 
-    ``remember`` lets it be kept in the directory ``records``, unless a file is younger than ``settled_s`` seconds.
+    ``remember`` lets it be kept in the directory ``run``, unless a file is younger than ``settled_s`` seconds.
     """
     key = _key(path, facts, settled_s)
     if key is None:
         return quick_checkpoint(path, facts)
-    entries = _entries(records)
+    entries = _entries(run)
     found = _glance_of(entries.get(path), key)
     if found is None:
         found = quick_checkpoint(path, facts)
         if found is not None and remember:
             entries.pop(path, None)
             entries[path] = {"key": key, "checkpoint": asdict(found.checkpoint), "float32_bytes": found.float32_bytes}
-            _keep(records, entries)
+            _keep(run, entries)
     return found
 
 
@@ -68,10 +70,10 @@ def _key(path: str, facts: ModelFacts, settled_s: float) -> Optional[str]:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _entries(records: str) -> Dict[str, Any]:
+def _entries(run: str) -> Dict[str, Any]:
     """By a model's path, the last one that was kept at the end."""
     try:
-        with open(os.path.join(records, _FILE), encoding="utf-8") as handle:
+        with open(os.path.join(run, _FILE), encoding="utf-8") as handle:
             found = json.load(handle)
     except (OSError, ValueError, RecursionError):
         return {}
@@ -89,14 +91,14 @@ def _glance_of(entry: Any, key: str) -> Optional[Glance]:
         return None  # not as it was written here
 
 
-def _keep(records: str, entries: Mapping[str, Any]) -> None:
+def _keep(run: str, entries: Mapping[str, Any]) -> None:
     """A host that has no place for it yet gets none."""
-    if not os.path.isdir(records) or not os.access(records, os.W_OK):
+    if not os.path.isdir(run) or not os.access(run, os.W_OK):
         return
     last = list(entries)[-_MOST:]
     text = json.dumps({path: entries[path] for path in last}) + "\n"
     try:
-        change = compare(WantedFile(os.path.join(records, _FILE), text.encode("utf-8"), mode=0o600))
+        change = compare(WantedFile(os.path.join(run, _FILE), text.encode("utf-8"), mode=0o600))
         if change is not None:
             apply_change(change)
     except GpuFleetError:

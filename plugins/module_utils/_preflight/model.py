@@ -45,10 +45,10 @@ class Judged:
     about: Dict[str, Any] = field(default_factory=dict)
 
 
-def judge_model(asked: Asked, seen: Seen, version: Optional[str], records: str, remember: bool) -> Judged:
+def judge_model(asked: Asked, seen: Seen, version: Optional[str], run: str, remember: bool) -> Judged:
     """``version`` is the installed vLLM's; None plans with care. Never raises for what stands in the model's files.
 
-    ``remember`` lets what their headers say be kept in the directory ``records``.
+    ``remember`` lets what their headers say be kept in the directory ``run``.
     """
     found = Judged(about=_about(asked, seen))
     path = asked.directory
@@ -66,7 +66,7 @@ def judge_model(asked: Asked, seen: Seen, version: Optional[str], records: str, 
             found.checks.append(fail("model", exc.msg, "Put the model there, or correct the path in the catalogue."))
         return found
     found.checks.append(passed("model", "%s is readable" % path))
-    checkpoint = _checkpoint(asked, path, facts, glance_at(path, facts, records, remember), found.checks)
+    checkpoint = _checkpoint(asked, path, facts, glance_at(path, facts, run, remember), found.checks)
     sizes = {name: asked.size(name + "_parallel_size") for name in ("tensor", "pipeline", "data", "decode_context")}
     found.checks += check_length(asked, facts)
     wrong = ["%s_parallel_size is %s" % (name, shown(asked.value(name + "_parallel_size"))) for name, size in sizes.items() if size is None]

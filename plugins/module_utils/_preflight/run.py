@@ -56,7 +56,7 @@ def examine(
     checks += check_values(asked, seen.elsewhere)
     installation = None if seen.elsewhere else find_installation(asked.executable)
     version = seen.vllm_version if seen.elsewhere else usable_version(installation)
-    model = judge_model(asked, seen, version, places.records, remember)
+    model = judge_model(asked, seen, version, places.run, remember)
     checks += model.checks
     about = {**model.about, "vllm_version": version, "vllm_version_from": _source(seen, version)}
     if seen.elsewhere:

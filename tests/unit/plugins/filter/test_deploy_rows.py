@@ -28,7 +28,9 @@ def test_every_host_has_a_row() -> None:
 def test_what_was_forgotten_or_is_of_something_else_is_no_trace() -> None:
     forgotten: dict[str, object] = dict.fromkeys(("deploy_row", "deploy_service", "vllm_model_plan", "deploy_failure"), {})
     hostvars = {"gpu01": forgotten, "gpu02": {"deploy_row": DONE}}
-    assert [row["result"] for row in deploy_rows(["gpu01", "gpu02"], hostvars, ["gpu02"])] == ["not begun", "not begun"]
+    rows = deploy_rows(["gpu01", "gpu02"], hostvars, ["gpu02"])
+    assert [row["result"] for row in rows] == ["not begun", "not begun"]
+    assert "turn" in rows[0]["detail"] and rows[1]["detail"] == "it had failed before this deployment, in the same run"
 
 
 def step(action: str, target: str, reason: str = "so") -> dict[str, str]:

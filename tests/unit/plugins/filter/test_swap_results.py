@@ -206,7 +206,7 @@ def test_what_was_asked_of_each_host_comes_before_its_variables() -> None:
 
 def test_a_host_that_failed_before_has_nothing_of_this_swap() -> None:
     hostvars = {"a": {"swap_model_plan": PLANNED, "vllm_swap_result": SWAPPED, "swap_model_failure": {"failed": True, "msg": "x"}}}
-    assert swap_results(["a"], hostvars, left_out=["a"]) == {"a": {}}
+    assert swap_results(["a"], hostvars, left_out=["a"]) == {"a": {"failed_before": True}}
 
 
 def test_what_was_forgotten_is_nothing() -> None:

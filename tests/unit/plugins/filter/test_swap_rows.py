@@ -73,6 +73,15 @@ def test_each_end_has_its_word(result: dict[str, Any], said: dict[str, Any]) -> 
     assert {key: found[key] for key in said} == said
 
 
+def test_a_failure_before_the_swap_is_why_nobody_else_was_swapped() -> None:
+    results = {"gpu01": {"untouched": True, "serving_before": ["old"]}, "gpu02": {"failed_before": True}, "gpu03": {}, "gpu04": SWAPPED}
+    found = {each["host"]: (each["result"], each["detail"]) for each in swap_rows(results, "new")}
+    why = "not begun, as gpu02 had failed before this swap, in the same run"
+    assert found["gpu01"] == found["gpu03"] == ("untouched", why)
+    assert found["gpu02"] == ("untouched", "it had failed before this swap, in the same run") and found["gpu04"][0] == "swapped"
+    assert [each["detail"] for each in swap_rows({"gpu01": {}, "gpu03": {}}, "new")] == ["not begun", "not begun"]
+
+
 def test_a_plan_names_its_steps_in_order() -> None:
     found = row(SWAPPED, plan=True)
     assert found == {"host": "gpu01", "now": "old", "then": "new", "plan": "write 1 file, stop %s, start %s" % (OLD, NEW)}

@@ -28,8 +28,8 @@ class Looked:
         config, shards = minimax(scales="F32")
         self.facts: ModelFacts = facts_from_config(config)
         self.model = write(tmp_path / "model", shards, config)
-        self.records = tmp_path / "records"
-        self.records.mkdir()
+        self.run = tmp_path / "run"
+        self.run.mkdir()
         self.readings = 0
         monkeypatch.setattr(kept, "quick_checkpoint", self._read)
 
@@ -38,7 +38,7 @@ class Looked:
         return quick_checkpoint(path, facts)
 
     def glance(self, remember: bool = True, settled_s: float = 0.0, facts: ModelFacts | None = None) -> Glance | None:
-        return kept.glance_at(str(self.model), facts or self.facts, str(self.records), remember, settled_s)
+        return kept.glance_at(str(self.model), facts or self.facts, str(self.run), remember, settled_s)
 
 
 @pytest.fixture
@@ -50,17 +50,17 @@ def test_the_same_files_are_read_once(looked: Looked) -> None:
     first = looked.glance()
     assert first is not None and looked.glance() == first and looked.glance(remember=False) == first
     assert looked.readings == 1
-    assert (looked.records / "checkpoints.json").stat().st_mode & 0o777 == 0o600
+    assert (looked.run / "checkpoints.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_in_check_mode_nothing_is_kept(looked: Looked) -> None:
     assert looked.glance(remember=False) is not None and looked.glance(remember=False) is not None
-    assert looked.readings == 2 and not list(looked.records.iterdir())
+    assert looked.readings == 2 and not list(looked.run.iterdir())
 
 
 def test_a_host_without_a_place_for_it_gets_none(looked: Looked) -> None:
-    looked.records.rmdir()
-    assert looked.glance() is not None and not looked.records.exists()
+    looked.run.rmdir()
+    assert looked.glance() is not None and not looked.run.exists()
 
 
 def _rewritten(model: Path) -> None:
@@ -117,7 +117,7 @@ def test_other_facts_or_other_code_read_again(looked: Looked, monkeypatch: pytes
 
 def test_what_has_just_been_written_may_be_written_again_in_the_same_moment(looked: Looked) -> None:
     assert looked.glance(settled_s=3600.0) is not None
-    assert not list(looked.records.iterdir())
+    assert not list(looked.run.iterdir())
 
 
 def _without(name: str) -> Callable[[Any], Any]:
@@ -136,7 +136,7 @@ def _without(name: str) -> Callable[[Any], Any]:
 ])
 def test_what_is_damaged_is_read_again(looked: Looked, damage: Callable[[Any], Any]) -> None:
     first = looked.glance()
-    path = looked.records / "checkpoints.json"
+    path = looked.run / "checkpoints.json"
     entries = json.loads(path.read_text(encoding="utf-8"))
     entries[str(looked.model)] = damage(entries[str(looked.model)])
     path.write_text(json.dumps(entries), encoding="utf-8")
@@ -146,7 +146,7 @@ def test_what_is_damaged_is_read_again(looked: Looked, damage: Callable[[Any], A
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\0"])
 def test_neither_does_a_file_that_says_nothing(looked: Looked, text: str) -> None:
-    (looked.records / "checkpoints.json").write_text(text, encoding="utf-8")
+    (looked.run / "checkpoints.json").write_text(text, encoding="utf-8")
     assert looked.glance() is not None and looked.glance() is not None
     assert looked.readings == 1
 
@@ -158,7 +158,7 @@ def test_the_models_of_years_do_not_pile_up(looked: Looked, monkeypatch: pytest.
         looked.glance()
         looked.model = write(first.with_name(name), minimax(scales="F32")[1], minimax(scales="F32")[0])
     looked.glance()
-    assert list(json.loads((looked.records / "checkpoints.json").read_text(encoding="utf-8"))) == [
+    assert list(json.loads((looked.run / "checkpoints.json").read_text(encoding="utf-8"))) == [
         str(first.with_name(name)) for name in ("second", "third")
     ]
 
