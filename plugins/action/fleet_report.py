@@ -89,7 +89,7 @@ class ActionModule(ActionBase):
             if args["report_dir"]:
                 _begin.check_directory(args["report_dir"], make=not self._task.check_mode)
         except _report.ReportError as exc:
-            return {"failed": True, "changed": False, "msg": "Nothing was touched, no host was asked. %s" % exc}
+            return {"failed": True, "changed": False, "msg": "Nothing was touched by this playbook, no host was asked by it. %s" % exc}
         alive = set(task_vars.get("ansible_play_hosts", []))
         left_out = [host for host in task_vars.get("ansible_play_hosts_all", []) if host not in alive]
         return {"changed": False, "parts": running, "left_out": left_out}

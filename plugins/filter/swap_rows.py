@@ -143,7 +143,8 @@ def _failed(result: Mapping[str, Any], model: str, own: Optional[str], before: O
             return {"result": "FAILED", "after": ", ".join(map(str, result.get("served_models") or [])) or model}
         if "downtime" in timings and timings["downtime"] is None:
             return {"result": "FAILED", "downtime_s": "down"}
-        return {"result": "FAILED"}
+        # Nothing was stopped yet, so that what served goes on, though not everything else is as it was.
+        return {"result": "FAILED", "after": own if timings.get("downtime") == 0.0 else None}
     return {"result": "refused", "after": own}
 
 

@@ -3,18 +3,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A zipapp's files beside it in memory, with the bytecode that Python makes of them: a zip file is compiled anew at each start.
 
-This very text is the beginning of such a zipapp's ``__main__.py``, so it needs nothing of what lies around it, and loads
-little. The directory is in /run: what is made there is of use until the host goes down, and nothing depends on it.
+This very text is the beginning of such a zipapp's ``__main__.py``, so it needs nothing of what lies around it, loads little, and is
+short (``unpack.py`` makes what is found here). The directory is in /run: what is made there is of use until the host goes down, and
+nothing depends on it.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import stat
-from typing import Optional
-
-# What was unpacked of another program is kept for those that run it, which read their files as they come to need them.
-_KEPT_S = 3600.0
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Callable, List, Optional, Sequence
 
 
 def unpacked(program: str, directory: str) -> Optional[str]:
@@ -31,46 +33,51 @@ def unpacked(program: str, directory: str) -> Optional[str]:
     return place
 
 
-def unpack(program: str, directory: str) -> None:
-    """Have them lie there, and those of other programs no more, but for the last one and what is younger than an hour. Raises OSError."""
-    import compileall
-    import errno
-    import shutil
-    import tempfile
-    import time
-    import zipfile
-
-    place = place_of(os.stat(program), directory)
-    before = os.umask(0o022)
-    os.makedirs(directory, mode=0o755, exist_ok=True)
-    temporary = tempfile.mkdtemp(dir=directory)
-    try:
-        try:
-            with zipfile.ZipFile(program) as archive:
-                archive.extractall(temporary)
-        except zipfile.BadZipFile as exc:
-            raise OSError(errno.EINVAL, str(exc)) from exc
-        compileall.compile_dir(temporary, quiet=1, stripdir=temporary, prependdir=place)
-        os.chmod(temporary, 0o755)
-        if not os.path.isdir(place):
-            os.rename(temporary, place)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        others = []
-        for name in os.listdir(directory):
-            path = os.path.join(directory, name)
-            try:
-                if path != place:
-                    others.append((os.lstat(path).st_ctime, path))
-            except FileNotFoundError:
-                pass  # another one that does the same
-        for made, path in sorted(others)[:-1]:
-            if time.time() - made > _KEPT_S:
-                shutil.rmtree(path, ignore_errors=True)
-        os.umask(before)
-
-
 def place_of(seen: os.stat_result, directory: str) -> str:
     """Where the files of the program with this status lie, if they do."""
     # A program is replaced by a rename, so that another one is another file.
     return os.path.join(directory, "%d-%d-%d" % (seen.st_ino, seen.st_size, seen.st_mtime_ns))
+
+
+def load(package: str, main: str, directory: str) -> Callable[[List[str]], int]:
+    """The function ``main`` of the module of this name in the program that this process was started as.
+
+    Nothing depends on what is unpacked: what is not there any more, or is damaged, is taken out of the program itself.
+    """
+    place = unpacked(sys.argv[0], directory)
+    if place is not None:
+        sys.path.insert(0, place)
+        sys.meta_path.append(_Rest(sys.argv[0], package))
+        try:
+            return _main_of(package, main)
+        except Exception:  # noqa: BLE001 - however it is damaged
+            sys.path.remove(place)
+            for name in [each for each in sys.modules if each.split(".")[0] == package]:
+                del sys.modules[name]
+            # Made anew by the next change; whoever runs it now has the program as well.
+            import shutil
+
+            shutil.rmtree(place, ignore_errors=True)
+    return _main_of(package, main)
+
+
+def _main_of(package: str, main: str) -> Callable[[List[str]], int]:
+    found: Callable[[List[str]], int] = importlib.import_module("%s.%s" % (package, main)).main
+    return found
+
+
+class _Rest:
+    """Asked for a module of the program that has not been found where it is unpacked."""
+
+    def __init__(self, program: str, package: str) -> None:
+        self._program = program
+        self._package = package
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        """The module in the program."""
+        parts = fullname.split(".")
+        if parts[0] != self._package:
+            return None
+        return PathFinder.find_spec(fullname, [os.path.join(self._program, *parts[:-1])])

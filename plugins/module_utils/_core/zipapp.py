@@ -34,15 +34,7 @@ sys.exit(main(sys.argv[1:]))
 _UNPACKED = "_core.unpacked"
 _START_UNPACKED = '''
 
-import sys
-
-_found = unpacked(sys.argv[0], %r)
-if _found is not None:
-    sys.path.insert(0, _found)
-
-from %s.%s import main
-
-sys.exit(main(sys.argv[1:]))
+sys.exit(load(%r, %r, %r)(sys.argv[1:]))
 '''
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (?:\(([^)]*)\)|([^\n#]*))", re.M)
@@ -68,7 +60,7 @@ def build(main: str, package: str, directory: Optional[str] = None) -> bytes:
     if directory is None:
         files["__main__.py"] = _START % (package, main)
     else:
-        files["__main__.py"] = source_of(_UNPACKED) + _START_UNPACKED % (directory, package, main)
+        files["__main__.py"] = source_of(_UNPACKED) + _START_UNPACKED % (package, main, directory)
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -89,9 +81,12 @@ def _as_it_runs(package: str, directory: str) -> Optional[bytes]:
     place = unpacked(program, directory)
     if place is None or not __file__.startswith(os.path.join(place, package, "")):
         return None
-    with open(program, "rb") as handle:
-        content = handle.read()
-        return content if place_of(os.fstat(handle.fileno()), directory) == place else None
+    try:
+        with open(program, "rb") as handle:
+            content = handle.read()
+            return content if place_of(os.fstat(handle.fileno()), directory) == place else None
+    except OSError:
+        return None
 
 
 def closure(first: str) -> Dict[str, str]:

@@ -109,7 +109,8 @@ def _run() -> int:
 
 def _unpack() -> int:
     """This program, and the guard as it is now, where either does not lie there yet."""
-    from .._core.unpacked import unpack, unpacked
+    from .._core.unpack import unpack
+    from .._core.unpacked import unpacked
 
     failed = 0
     for program, directory in _programs():

@@ -41,14 +41,15 @@ class Undone:
     """How it went. ``serves`` is whether a server was seen to answer again; ``complete`` whether everything is as before.
 
     ``back`` are the units that were brought back as what they were, ``ended`` the processes that had to be ended before.
-    ``how`` says of each of ``back`` what was seen of it: ``serves again`` only where it answered a completion. ``down`` are those
-    that were not brought back.
+    ``stirred`` is whether any service had been stopped or started. ``how`` says of each of ``back`` what was seen of it: ``serves again``
+    only where it answered a completion. ``down`` are those that were not brought back.
     """
 
     said: List[str] = field(default_factory=list)
     problems: List[str] = field(default_factory=list)
     warnings: List[str] = field(default_factory=list)
     serves: bool = False
+    stirred: bool = True
     back: List[str] = field(default_factory=list)
     ended: List[Dict[str, Any]] = field(default_factory=list)
     how: Dict[str, str] = field(default_factory=dict)
@@ -67,7 +68,9 @@ class Undone:
         text = "PUTTING BACK WHAT WAS THERE BEFORE FAILED: %s." % "; ".join(problem.rstrip(".") for problem in self.problems)
         if self.said:
             text += " But %s." % "; ".join(self.said)
-        if not self.serves:
+        if not self.stirred:
+            text += " No service was stopped or started: what served goes on."
+        elif not self.serves:
             text += " This host may serve nothing now."
         if self.down:
             text += " See `journalctl -u %s`; when that is mended, run again with %s." % (
@@ -141,6 +144,7 @@ class Rollback:
         if predecessors and undo.started is None:
             undo.started = self._scene.unit
         undo.stopped.extend(predecessors)
+        self._undone.stirred = bool(undo.stopped) or undo.started is not None
         # First what has to serve after a power cut that comes now.
         for unit in undo.disabled:
             self._try("%s does not start at boot any more" % unit, systemd.enable, unit)

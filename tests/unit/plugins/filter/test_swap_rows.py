@@ -49,6 +49,8 @@ def row(result: dict[str, Any], plan: bool = False) -> dict[str, Any]:
      {"before": "old", "after": None, "result": "FAILED", "downtime_s": "down"}),
     ({**SWAPPED, "failed": True, "msg": "%s serves, but what it replaces is not all gone." % NEW},
      {"before": "old", "after": "new", "result": "FAILED", "downtime_s": 8.25}),
+    ({"failed": True, "changed": True, "msg": "No.\nPUTTING BACK WHAT WAS THERE BEFORE FAILED: x.", "serving_before": ["old"],
+      "actions": [], "timings": {"downtime": 0.0}}, {"before": "old", "after": "old", "result": "FAILED", "downtime_s": None}),
     ({"failed": True, "msg": "No such model.", "changed": False, "serving_before": ["old"], "actions": []},
      {"before": "old", "after": "old", "result": "refused"}),
     ({"failed": True, "msg": "MODULE FAILURE", "changed": False, "rc": 255}, {"after": None, "result": "UNKNOWN"}),

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.unpacked import unpack, unpacked
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.unpack import unpack
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.unpacked import unpacked
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.zipapp import build
 
 
@@ -120,6 +123,66 @@ def test_once_is_enough(program: Path, code: Path) -> None:
     place = unpacked(str(program), str(code))
     unpack(str(program), str(code))
     assert unpacked(str(program), str(code)) == place and len(os.listdir(code)) == 1
+
+
+@pytest.mark.parametrize("left", [0, 16, 40])
+def test_of_a_full_file_system_nothing_is_taken_that_is_not_whole(program: Path, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    real = compileall.compile_dir
+
+    def compile_dir(directory: str, **more: Any) -> bool:
+        real(directory, **more)
+        (short,) = Path(directory).glob("packed/_service/__pycache__/run.*.pyc")
+        os.truncate(short, left)
+        return True
+
+    monkeypatch.setattr(compileall, "compile_dir", compile_dir)
+    with pytest.raises(OSError, match="not all of it was written"):
+        unpack(str(program), str(program.parent / "code"))
+    assert unpacked(str(program), str(program.parent / "code")) is None and not list((program.parent / "code").iterdir())
+
+
+def _shortened(place: Path) -> None:
+    (compiled,) = place.glob("packed/_job/__pycache__/main.*.pyc")
+    os.truncate(compiled, 40)
+
+
+@pytest.mark.parametrize("damage", [_shortened, lambda place: (place / "packed" / "_job" / "main.py").write_text("broken(")])
+def test_what_is_damaged_is_not_run_and_goes(program: Path, code: Path, damage: Callable[[Path], object]) -> None:
+    place = str(unpacked(str(program), str(code)))
+    damage(Path(place))
+    assert "usage: change.pyz" in run(program)
+    assert not os.path.exists(place)
+
+
+@pytest.mark.parametrize("gone", ["packed/_service/run.py", "packed/_service", "packed"])
+def test_what_goes_while_it_runs_is_taken_out_of_the_program(program: Path, code: Path, gone: str) -> None:
+    place = Path(str(unpacked(str(program), str(code))))
+    main = place / "packed" / "_job" / "main.py"
+    main.write_text(
+        "import os, shutil, sys\n\n\ndef main(words):\n"
+        "    from .._core import errors\n    shutil.rmtree(sys.path[0] + '/%s', ignore_errors=True)\n"
+        "    if os.path.isfile(sys.path[0] + '/%s'):\n        os.unlink(sys.path[0] + '/%s')\n"
+        "        shutil.rmtree(sys.path[0] + '/packed/_service/__pycache__')\n"
+        "    from .._service import run\n    from .._gpu.apart import __name__ as lazily\n"
+        "    print(run.__file__, lazily)\n    return 0\n" % (gone, gone, gone), encoding="utf-8",
+    )  # fmt: skip
+    where, lazily = run(program).split()
+    assert where == f"{program}/packed/_service/run.py" and lazily == "packed._gpu.apart"
+
+
+def test_a_link_is_not_unpacked_into_and_nothing_of_others_is_swept(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere, code = program.parent / "elsewhere", program.parent / "code"
+    for name in ("theirs", "1-2-3", "2-3-4"):
+        (elsewhere / name).mkdir(parents=True)
+    code.symlink_to(elsewhere)
+    with pytest.raises(OSError, match="it is a link"):
+        unpack(str(program), str(code))
+    code.unlink()
+    elsewhere.rename(code)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 7200.0)
+    unpack(str(program), str(code))
+    assert {path.name for path in code.iterdir()} > {"theirs"} and len(list(code.glob("*-*-*"))) == 2
 
 
 def rebuilt(program: Path, place: str) -> tuple[bytes, list[str]]:

@@ -16,7 +16,7 @@ import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core import zipapp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core.errors import GpuFleetError
-from ansible_collections.gpufleet.vllm.plugins.module_utils._core.unpacked import unpack
+from ansible_collections.gpufleet.vllm.plugins.module_utils._core.unpack import unpack
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard import exit_codes
 from ansible_collections.gpufleet.vllm.plugins.module_utils._guard.zipapp import build_guard
 

@@ -9,14 +9,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._core import zipapp
 from ansible_collections.gpufleet.vllm.plugins.module_utils._model.facts import facts_from_config
 from ansible_collections.gpufleet.vllm.plugins.module_utils._model.types import ModelFacts
-from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight import kept
+from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight import kept, regular
 from ansible_collections.gpufleet.vllm.plugins.module_utils._preflight.quick import Glance, quick_checkpoint
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._preflight.checkpoints import minimax, write
 
@@ -120,19 +120,13 @@ def test_what_has_just_been_written_may_be_written_again_in_the_same_moment(look
     assert not list(looked.run.iterdir())
 
 
-def _without(name: str) -> Callable[[Any], Any]:
-    def damaged(entry: Any) -> Any:
-        entry["checkpoint"].pop(name)
-        return entry
-
-    return damaged
-
-
 @pytest.mark.parametrize("damage", [
     lambda entry: None,
     lambda entry: {"key": entry["key"]},
     lambda entry: {**entry, "checkpoint": []},
-    _without("role_bytes"),
+    lambda entry: {**entry, "checkpoint": {**entry["checkpoint"], "role_bytes": [1, 2]}},
+    lambda entry: {**entry, "checkpoint": {**entry["checkpoint"], "total_bytes": "x"}},
+    lambda entry: {**entry, "float32_bytes": 0},
 ])
 def test_what_is_damaged_is_read_again(looked: Looked, damage: Callable[[Any], Any]) -> None:
     first = looked.glance()
@@ -142,6 +136,45 @@ def test_what_is_damaged_is_read_again(looked: Looked, damage: Callable[[Any], A
     path.write_text(json.dumps(entries), encoding="utf-8")
     assert looked.glance() == first and looked.glance() == first
     assert looked.readings == 2
+
+
+def test_what_is_put_in_place_while_it_is_read_is_not_taken_for_what_was_there(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = looked.model
+    bad = write(good.with_name("bad"), minimax(scales="F32")[1], minimax(scales="F32")[0])
+    (bad / "model-00002-of-00002.safetensors").unlink()
+    current = good.with_name("current")
+
+    def swapped(path: str, facts: ModelFacts) -> Glance | None:
+        current.unlink()
+        current.symlink_to(good)
+        return quick_checkpoint(path, facts)
+
+    looked.model = current
+    current.symlink_to(bad)
+    monkeypatch.setattr(kept, "quick_checkpoint", swapped)
+    assert looked.glance() is not None
+    monkeypatch.undo()
+    current.unlink()
+    current.symlink_to(bad)
+    assert kept.glance_at(str(current), looked.facts, str(looked.run), False, 0.0) is None
+
+
+def test_each_file_is_opened_to_be_asked(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked.glance()
+    opened: list[str] = []
+
+    def open_regular(path: str) -> BinaryIO:
+        opened.append(path)
+        return regular.open_regular(path)
+
+    monkeypatch.setattr(kept, "open_regular", open_regular)
+    looked.glance()
+    assert {Path(path).name for path in opened} >= {path.name for path in looked.model.iterdir()}
+
+
+def test_a_pipe_in_its_place_holds_nobody_up(looked: Looked) -> None:
+    os.mkfifo(looked.run / "checkpoints.json")
+    assert looked.glance(remember=False) is not None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\0"])

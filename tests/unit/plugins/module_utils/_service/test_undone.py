@@ -133,3 +133,17 @@ def test_a_new_server_that_refuses_our_key_fails_with_where_the_key_belongs(tmp_
     assert "secrets.VLLM_API_KEY" in failure.value.msg and "journal" not in failure.value.msg
     assert swap.outcome.diagnosis is not None and "secrets.VLLM_API_KEY" in swap.outcome.diagnosis["advice"]
     assert "%s serves old again" % OLD in failure.value.msg
+
+
+def test_where_nothing_was_stopped_a_failed_way_back_says_that_what_served_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swap = Swap(tmp_path)
+
+    def daemon_reload() -> None:
+        raise GpuFleetError("systemd refuses to read its unit files: no space in /run/systemd.")
+
+    monkeypatch.setattr(swap.world, "daemon_reload", daemon_reload)
+    with pytest.raises(GpuFleetError, match="PUTTING BACK") as failure:
+        swap.run()
+    assert "No service was stopped or started: what served goes on." in failure.value.msg
+    assert "may serve nothing" not in failure.value.msg and not swap.outcome.rolled_back
+    assert swap.world.status(OLD).running and "stop " + OLD not in swap.world.log
