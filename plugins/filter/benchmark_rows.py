@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List
 
 
-def benchmark_rows(results: Any, slow: Any = (), plans: Any = None) -> List[Dict[str, Any]]:
+def benchmark_rows(results: Any, slow: Any = (), plans: Any = None, left_out: Any = ()) -> List[Dict[str, Any]]:
     """One row per host for the table and the report of a benchmark."""
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
     from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _filter_benchmark_rows
 
-    return _filter_benchmark_rows.benchmark_rows(results, slow, plans)
+    return _filter_benchmark_rows.benchmark_rows(results, slow, plans, left_out)
 
 
 class FilterModule:

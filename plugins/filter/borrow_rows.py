@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
 
 
-def borrow_rows(results: Any) -> List[Dict[str, Any]]:
+def borrow_rows(results: Any, left_out: Sequence[str] = ()) -> List[Dict[str, Any]]:
     """One row per host for the table and the report."""
     # Loaded only here: whoever uses any filter of the collection loads this file, in a process of its own for each host.
     from ansible_collections.gpufleet.vllm.plugins.plugin_utils._borrow import rows_of
 
-    return rows_of(results)
+    return rows_of(results, left_out)
 
 
 def borrow_not_put_back(results: Any) -> List[str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible.errors import AnsibleFilterError
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -30,6 +30,7 @@ OPTIONS = (
 )  # fmt: skip
 NUMBERS = ("timeout", "grace", "max_used_mib", "output_kib", "drain_timeout", "stop_timeout", "ready_timeout", "reconnect_timeout")
 TRUTHS = ("force", "wait")
+_FAILED_BEFORE = "it had failed before this playbook, in the same run"
 _WORDS = {
     "succeeded": "succeeded", "failed": "FAILED", "timed out": "TIMED OUT", "killed": "KILLED", "not begun": "NOT BEGUN",
     "stopped": "STOPPED",
@@ -110,9 +111,10 @@ def not_put_back(results: Any) -> List[str]:
     return [host for host, result in _by_host(results).items() if _word(result)[0] in ("NOT PUT BACK", "UNREACHABLE", "UNKNOWN")]
 
 
-def rows_of(results: Any) -> List[Dict[str, Any]]:
-    """One row per host."""
-    return [_row(host, result) for host, result in _by_host(results).items()]
+def rows_of(results: Any, left_out: Sequence[str] = ()) -> List[Dict[str, Any]]:
+    """One row per host. ``left_out`` are those that had failed before, in the same run of several playbooks."""
+    rows = [_row(host, result) for host, result in _by_host(results).items()]
+    return [dict(row, detail=_FAILED_BEFORE) if row["host"] in left_out else row for row in rows]
 
 
 def _by_host(results: Any) -> Dict[str, Mapping[str, Any]]:
@@ -180,12 +182,17 @@ def _detail(result: Mapping[str, Any], fine: bool) -> Optional[str]:
     left = result.get("left_behind") or []
     if not fine:
         said += str(result.get("msg") or "").strip().splitlines()
-        return "; ".join(said) or ("no host after one that is not put back gives its GPUs away" if not result else None)
+        return _joined(said) or ("no host after one that is not put back gives its GPUs away" if not result else None)
     if result.get("put_back") is None and result.get("outcome") == "succeeded":
         said += [str(result["detail"])] if result.get("detail") else []
     elif left:
         said.append("it left %d process%s behind, ended since" % (len(left), "" if len(left) == 1 else "es"))
-    return "; ".join(said) or None
+    return _joined(said) or None
+
+
+def _joined(said: Sequence[str]) -> str:
+    """Sentences one after the other, and what is none behind a semicolon."""
+    return "".join(text if number == len(said) else text + (" " if text.endswith(".") else "; ") for number, text in enumerate(said, 1))
 
 
 def _last_line(output: Any) -> Optional[str]:

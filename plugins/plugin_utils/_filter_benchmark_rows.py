@@ -12,14 +12,17 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpufleet.vllm.plugins.module_utils._benchmark.compare import value_at
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._benchmark import said_of_others
 
+_FAILED_BEFORE = "it had failed before this playbook, in the same run"
 
-def benchmark_rows(results: Any, slow: Any = (), plans: Any = None) -> List[Dict[str, Any]]:
+
+def benchmark_rows(results: Any, slow: Any = (), plans: Any = None, left_out: Any = ()) -> List[Dict[str, Any]]:
     """One row per host for the table and the report of a benchmark."""
     if not isinstance(results, Mapping):
         raise AnsibleFilterError("benchmark_rows takes a dictionary of results by host, not %s" % type(results).__name__)
     below = {str(each["host"]): each for each in slow or ()}
     plans = plans if isinstance(plans, Mapping) else {}
-    return [_row(str(host), _mapping(found), below.get(str(host)), _mapping(plans.get(host))) for host, found in results.items()]
+    rows = [_row(str(host), _mapping(found), below.get(str(host)), _mapping(plans.get(host))) for host, found in results.items()]
+    return [dict(row, detail=_FAILED_BEFORE) if row["host"] in left_out else row for row in rows]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

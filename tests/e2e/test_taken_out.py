@@ -153,3 +153,22 @@ def test_a_server_that_serves_although_its_swap_failed_is_taken_back(host: Host,
         host.run(["umount", wants])
     assert (row(ran)["result"], row(ran)["after"]) == ("FAILED", NEW), row(ran)
     assert noted(tmp_path) == [f"before {OLD} {OLD} planned", f"after {OLD} {NEW} FAILED"] and not host.exists(NOTE)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_hook_that_cannot_be_loaded_when_its_hosts_turn_has_come_fails_the_run(host: Host, tmp_path: Path, when: str) -> None:
+    swap(OLD).expect()
+    given = hooks(tmp_path)
+    # Which file it is depends on the host: nothing can be said of it before.
+    (tmp_path / f"{when}.yml").write_text("- ansible.builtin.include_tasks: '{{ inventory_hostname }}.yml'\n")
+    (tmp_path / "gpu01.yml").write_text("- ansible.builtin.import_tasks: nowhere.yml\n")
+    failed = swap(NEW, *given)
+    assert failed.rc == 2 and f"{when}_host could not be loaded" in failed.out, failed.out
+    assert host.exists(NOTE)
+    # Nothing of it depends on the host: it is found before any is touched.
+    (tmp_path / f"{when}.yml").write_text("- ansible.builtin.import_tasks: nowhere.yml\n")
+    refused = swap(NEW, *given)
+    assert refused.rc == 2 and "Nothing was touched" in refused.out and "Ansible can't load its tasks" in refused.out, refused.out
+    (tmp_path / f"{when}.yml").write_text(HOOK.format(log=tmp_path / "log", stage=when))
+    swap(NEW, *given).expect()
+    assert not host.exists(NOTE)

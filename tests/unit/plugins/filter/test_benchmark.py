@@ -280,3 +280,9 @@ def test_markdown_has_the_same_tables() -> None:
     assert "| 4 | 100 | 400 | 200 |" in text
     assert "What changed since the baseline:\n\n- vllm\\_version: 0.33.0, was 0.32.0" in text
     assert "    vllm bench 'it'\\''s'" in text
+
+
+def test_a_host_that_had_failed_before_the_benchmark_is_said_to() -> None:
+    rows = {row["host"]: row for row in benchmark_rows({"a": {}, "b": {}}, (), {}, ["a"])}
+    assert rows["a"]["detail"] == "it had failed before this playbook, in the same run" and rows["b"]["detail"] is None
+    assert rows["a"]["result"] == rows["b"]["result"] == "not run"

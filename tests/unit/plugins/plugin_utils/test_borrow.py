@@ -110,3 +110,11 @@ def test_the_inventory_may_say_command_and_gpus() -> None:
     assert "no command" in faults({}, [], {"gpu01": {"gpu_borrow_gpus": [0]}})[0]
     assert faults({"command": "true", "gpus": [1]}, [], {"gpu01": {"gpu_borrow_gpus": ["x9"]}}) == [], "the run's own word counts more"
     assert "did you mean gpus" in faults({"command": "true"}, ["gpu_borrow_gpus"])[0]
+
+
+def test_a_host_that_had_failed_before_is_said_to_and_no_other_reason_is_made_up() -> None:
+    rows = rows_of({"gpu01": {}, "gpu02": {}}, ["gpu01"])
+    assert [(each["result"], each["detail"]) for each in rows] == [
+        (rows[0]["result"], "it had failed before this playbook, in the same run"),
+        (rows[0]["result"], "no host after one that is not put back gives its GPUs away"),
+    ]
