@@ -18,6 +18,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils import _begin, _effective, _report
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._readers import as_written, extra_variables
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._table import Column, cell_text, columns_of, render
 
 # A log has no width; this reads well in the usual viewers.
@@ -80,7 +81,10 @@ class ActionModule(ActionBase):
         )
         try:
             _begin.check_parts(args["parts"], running)
-            _begin.check_names(_effective.of_play(task_vars))
+            of_play, hostvars = _effective.of_play(task_vars), task_vars.get("hostvars") or {}
+            _begin.check_names(of_play)
+            hosts = [str(host) for host in task_vars.get("ansible_play_hosts_all", [])]
+            _begin.check_keywords({host: as_written(host, hostvars) for host in hosts}, [*of_play, *extra_variables()])
             if "batch" in self._task.args:
                 _begin.check_batch(args["batch"])
             if args["query"]:

@@ -90,15 +90,16 @@ def look_up(
     return [_with_hosts(problem, where, len(hosts)) for problem, where in by_problem.items()], deployments, list(warnings)
 
 
-def _examine_host(model: str, variables: Optional[Mapping[str, Any]]) -> Tuple[List[str], Dict[str, Any], List[str]]:
+def _examine_host(model: str, variables: Optional[Effective]) -> Tuple[List[str], Dict[str, Any], List[str]]:
     if variables is None:
         return ["is not in the inventory."], {}, []
     wrong, told = strays(variables)
     try:
         wrong += _unclear(variables)
-        problems, parameters = examine(variables.get("vllm_models"), model)
+        problems, parameters = examine(variables.entries("vllm_models"), model)
     except AnsibleError as exc:
-        return [*wrong, "`vllm_models` cannot be read: %s" % exc.message], {}, told
+        text = "`vllm_models` cannot be read: %s. Define it for this host, or correct the entry %r."
+        return [*wrong, text % (str(exc.message).strip().rstrip("."), model)], {}, told
     return [*wrong, *problems], parameters, told
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Iterable, List, Optional, Sequence
+from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 from ansible.playbook.block import Block
 from ansible.playbook.play import Play
@@ -110,6 +110,25 @@ def check_names(names: Iterable[str]) -> None:
     slips = [_names.unknown(name, sorted(options)) for name in ours if name not in options]
     if slips:
         raise ReportError("Among the variables that this play is given %s. Correct the name and run again." % "; ".join(slips))
+
+
+# What a play's own keywords are written with: they see the command line and an import's `vars`, and no inventory.
+_KEYWORDS = ("target", "batch")
+
+
+def check_keywords(written: Mapping[str, Mapping[str, Any]], seen: Iterable[str]) -> None:
+    """Raises ReportError when the inventory says which hosts, or how many at a time: it would be passed over.
+
+    ``written`` are the variables of each host as the inventory has them, ``seen`` those that plays have.
+    """
+    known = set(seen)
+    for name in _KEYWORDS:
+        hosts = [host for host, variables in written.items() if name in variables] if name not in known else []
+        if hosts:
+            raise ReportError(
+                "`%s` is a variable of the inventory (%s), where Ansible does not look when it chooses hosts. Say it with -e %s=…, or with "
+                "the `vars` of import_playbook, and take it out of the inventory." % (name, hosts[0], name)
+            )
 
 
 def check_parts(parts: Sequence[str], running: Sequence[str]) -> None:

@@ -54,3 +54,25 @@ class Effective(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._raw)
+
+    def entries(self, name: str) -> Any:
+        """The variable; of a dictionary each entry is templated only when it is asked for, None when there is no such variable."""
+        raw = self._raw.get(name)
+        return _Entries(raw, self._templar) if isinstance(raw, Mapping) else self.get(name)
+
+
+class _Entries(Mapping[Any, Any]):
+    """A dictionary as it is written, whose values are templated one by one."""
+
+    def __init__(self, raw: Mapping[Any, Any], templar: Any) -> None:
+        self._raw = raw
+        self._templar = templar
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._templar.template(self._raw[key])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)

@@ -39,13 +39,14 @@ def examine(models: Any, name: Any) -> Tuple[List[str], Dict[str, Any]]:
     if name is None or not str(name).strip():
         return ["no model was given. Say which: -e model=NAME. The catalogue has: %s." % ", ".join(names)], {}
     name = str(name).strip()
-    # A name such as 4.5 is a number to YAML; it is compared as text.
-    entries = {str(key): value for key, value in models.items()}
-    if name not in entries:
+    # A name such as 4.5 is a number to YAML; it is compared as text. The other entries are not looked at: on a controller they may be
+    # templates still, and one that means nothing on this host is no fault of this entry.
+    key = next((key for key in models if str(key) == name), None)
+    if key is None:
         return [
             "the model %r is not in the catalogue%s. The catalogue has: %s." % (name, hint(name, names), ", ".join(names))
         ], {}
-    problems, parameters = _examine_entry(name, entries[name])
+    problems, parameters = _examine_entry(name, models[key])
     problems = _unit_problems(name, names) + problems
     return problems, {} if problems else parameters
 

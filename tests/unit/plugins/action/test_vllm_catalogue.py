@@ -51,6 +51,14 @@ def test_problems_of_some_hosts_name_them(run_action: RunAction) -> None:
     assert "- d: the model catalogue `vllm_models` is missing" in result["msg"]
 
 
+def test_a_template_of_another_entry_that_means_nothing_here_stops_nobody(run_action: RunAction) -> None:
+    other = {"path": "/models/o", "env": {"X": trust_as_template("{{ nobody_knows }}")}}
+    result = check(run_action, {"a": {"vllm_models": {**GOOD, "other": other}}})
+    assert not result.get("failed") and result["deployments"]["a"]["model"] == "/models/m"
+    result = check(run_action, {"a": {"vllm_models": {**GOOD, "other": other}}}, model="other")
+    assert result["failed"] and "'nobody_knows' is undefined" in result["msg"]
+
+
 def test_a_problem_that_begins_with_a_name_keeps_it(run_action: RunAction) -> None:
     """A variable Vllm_models there is not."""
     bad = {"vllm_models": {"m": {"path": "/models/m", "port": "x"}}}

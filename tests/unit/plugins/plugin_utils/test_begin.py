@@ -120,3 +120,12 @@ def test_what_serial_takes_is_a_batch(batch: object) -> None:
 def test_anything_else_is_refused_before_a_host_is_touched(batch: object) -> None:
     with pytest.raises(ReportError, match=r"(?s)^batch is '.*'\. It takes a number of hosts from 1 on"):
         _begin.check_batch(batch)
+
+
+def test_what_the_inventory_says_of_hosts_and_batches_is_not_passed_over() -> None:
+    for name in ("target", "batch"):
+        written: dict[str, dict[str, object]] = {"gpu01": {"vllm_models": {}}, "gpu02": {name: "gpu02"}}
+        with pytest.raises(ReportError, match=f"`{name}` is a variable of the inventory \\(gpu02\\).* -e {name}=…"):
+            _begin.check_keywords(written, ["model"])
+        _begin.check_keywords(written, ["model", name])
+    _begin.check_keywords({"gpu01": {"model": "x"}}, [])
