@@ -113,8 +113,8 @@ def test_a_file_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path:
     ("- include_tasks: unknown.yml\n", "unknown.yml: Ansible can't load its tasks: couldn't resolve module/action 'no_such_module'"),
     ("- name: In\n  include_tasks: nowhere.yml\n", "task 'In': there is no file nowhere.yml to include, neither there nor beside"),
     ("- include_tasks: {file: nowhere.yml}\n", "there is no file nowhere.yml to include"),
-    ("- import_role: {name: nobody.has.it}\n", "Ansible can't load its tasks: the role 'nobody.has.it' was not found"),
-    ("- name: R\n  include_role: {name: nobody.has.it}\n", "task 'R': its role can't be loaded: the role 'nobody.has.it' was not found"),
+    ("- import_role: {name: nobody.has.it}\n", "role 'nobody.has.it' was not found"),
+    ("- name: R\n  include_role: {name: nobody.has.it}\n", "task 'R': its role can't be loaded: "),
     ("- debug: {msg: a}\n  loop: [1]\n  loop_control: foo\n", "Ansible can't load its tasks: "),
     ("- name: N\n  debug: {msg: a}\n  notify: nobody\n", "task 'N': it notifies 'nobody', and no handler has that name"),
 ])
