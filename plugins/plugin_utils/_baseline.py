@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from ._report import plain
 
@@ -65,8 +65,3 @@ def results_of(document: Any) -> Dict[str, Dict[str, Any]]:
         if isinstance(result, Mapping) and isinstance(result.get("levels"), list):
             found[str(host)] = plain(result)
     return found
-
-
-def levels_of(results: Mapping[str, Mapping[str, Any]]) -> List[int]:
-    """Every concurrency that any result has, in order."""
-    return sorted({int(level["concurrency"]) for result in results.values() for level in result["levels"]})

@@ -23,7 +23,6 @@ from .errors import example_of, kind_of_error
 SCHEMA_VERSION = 1
 LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 STATISTICS = ("mean", "median", "p99")
-THROUGHPUTS = ("request_throughput", "input_throughput", "output_throughput", "total_throughput")
 _MS = 1000.0
 
 

@@ -18,6 +18,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Callable, List, Optional, Sequence
 
+# What Python says of a file that is cut short, holds something else, or is not there.
+_DAMAGED = (AttributeError, EOFError, ImportError, OSError, SyntaxError, TypeError, ValueError)
+
 
 def unpacked(program: str, directory: str) -> Optional[str]:
     """Where the files of this very ``program`` lie, None where they don't. Nobody may have put them there who may not write the program."""
@@ -50,7 +53,7 @@ def load(package: str, main: str, directory: str) -> Callable[[List[str]], int]:
         sys.meta_path.append(_Rest(sys.argv[0], package))
         try:
             return _main_of(package, main)
-        except Exception:  # noqa: BLE001 - however it is damaged
+        except _DAMAGED:
             sys.path.remove(place)
             for name in [each for each in sys.modules if each.split(".")[0] == package]:
                 del sys.modules[name]

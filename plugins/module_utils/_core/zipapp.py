@@ -120,6 +120,7 @@ def _is_package(name: str) -> bool:
 
 
 def source_of(name: str) -> str:
+    """The text of a module by its name relative to the collection's ``module_utils``. Raises GpuFleetError where it can't be had."""
     # By its path: asked for a module by name, the loader of a zip file compiles it to say where it is.
     spec = sys.modules[__name__].__spec__
     get_data = getattr(spec.loader, "get_data", None) if spec is not None else None
