@@ -172,3 +172,15 @@ def test_a_hook_that_cannot_be_loaded_when_its_hosts_turn_has_come_fails_the_run
     (tmp_path / f"{when}.yml").write_text(HOOK.format(log=tmp_path / "log", stage=when))
     swap(NEW, *given).expect()
     assert not host.exists(NOTE)
+
+
+def test_neither_does_a_failure_before_it_hide_one_that_could_not_be_loaded(host: Host, tmp_path: Path) -> None:
+    swap(OLD).expect()
+    given = hooks(tmp_path)
+    (tmp_path / "after.yml").write_text("- ansible.builtin.include_tasks: '{{ inventory_hostname }}.yml'\n")
+    (tmp_path / "gpu01.yml").write_text("- ansible.builtin.import_tasks: nowhere.yml\n")
+    host.vllm.behave(NEW, oom_warmup=True)
+    failed = swap(NEW, *given)
+    assert failed.rc == 2 and "after_host could not be loaded" in failed.out, failed.out
+    assert host.exists(NOTE)
+    assert host.systemctl_show(f"vllm-{OLD}.service", ("ActiveState",))["ActiveState"] == "active"
