@@ -60,6 +60,7 @@ def test_the_playbook_writes_it_where_it_is_read() -> None:
     plays = yaml.safe_load((ROOT / "playbooks" / "swap_model.yml").read_text(encoding="utf-8"))
     (path,) = [play["vars"]["swap_model_note_path"] for play in plays if "swap_model_note_path" in play.get("vars", {})]
     assert path == "%s/%s" % (Paths().records, FILE)
-    noted = yaml.safe_load((ROOT / "playbooks" / "tasks" / "swap_take_out.yml").read_text(encoding="utf-8"))[0]["block"]
+    tasks = yaml.safe_load((ROOT / "playbooks" / "tasks" / "swap_take_out.yml").read_text(encoding="utf-8"))
+    (noted,) = [task["block"] for task in tasks if task["name"] == "Note on the host that it is taken out"]
     assert set(noted[0]["ansible.builtin.set_fact"]["swap_model_mark"]) == set(NOTE)
     assert noted[-1]["ansible.builtin.copy"]["mode"] == "0644" and "swap_model_mark" in noted[-1]["ansible.builtin.copy"]["content"]
