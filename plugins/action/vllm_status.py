@@ -27,13 +27,14 @@ class ActionModule(ActionBase):
         result: Dict[str, Any] = super().run(tmp, task_vars)
         args = dict(self._task.args)
         models = args.pop("models", None)
-        if models not in (None, "", {}):
-            if args.get("entries"):
-                raise AnsibleActionFail("`models` and `entries` say the same in two ways. Give `models`.")
-            made = declarations(models)
-            for name, text in made["faults"].items():
-                Display().warning("The catalogue's entry %r can't be used: %s" % (name, text))  # once for each text
-            args.update(made)
+        given = models not in (None, "", {})
+        if given and args.get("entries"):
+            raise AnsibleActionFail("`models` and `entries` say the same in two ways. Give `models`.")
+        made = declarations(models) if given else {}
+        faults = {**made.get("faults", {}), **(args.get("faults") or {})}
+        for name, text in faults.items():
+            Display().warning("The catalogue's entry %r can't be used: %s" % (name, text))  # once for each text
+        args.update(made, faults=faults)
         wrap_async = bool(self._task.async_val) and not self._connection.has_native_async
         done = self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars, wrap_async=wrap_async)
         done.pop("invocation", None)  # as long as the catalogue

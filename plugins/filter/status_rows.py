@@ -26,7 +26,7 @@ def status_findings(results: Any) -> List[Dict[str, Any]]:
 
 def status_faults(results: Any, fail_on_drift: bool = False) -> Dict[str, str]:
     """The hosts that fail the run."""
-    from ansible_collections.gpufleet.vllm.plugins.plugin_utils._status import faults_of
+    from ansible_collections.gpufleet.vllm.plugins.plugin_utils._status_faults import faults_of
 
     return faults_of(results, fail_on_drift)
 

@@ -78,6 +78,7 @@ options:
     description:
       - Made from O(models) by the controller. Why an entry can't be used, by its name. A service of that name can't be held against
         what is declared, which is drift of the kind C(refused).
+      - Those that are given beside O(models) are added, such as those that the filter P(gpufleet.vllm.readable_catalogue#filter) finds.
     type: dict
     default: {}
 notes:

@@ -52,13 +52,14 @@ def declarations(models: Any) -> Dict[str, Any]:
 def rows_of(results: Any, now: float) -> List[Dict[str, Any]]:
     """One row for each service of each host, and one for a host without any."""
     rows: List[Dict[str, Any]] = []
-    for host, result in _by_host(results).items():
+    for host, result in by_host(results).items():
         services = result.get("services") or []
         rows += [_row(host, result, service, now) for service in services] or [_empty(host, result)]
     return rows
 
 
-def _by_host(results: Any) -> Dict[str, Mapping[str, Any]]:
+def by_host(results: Any) -> Dict[str, Mapping[str, Any]]:
+    """The result of each host, an empty one where there is none. Raises AnsibleFilterError."""
     if not isinstance(results, Mapping):
         raise AnsibleFilterError("status_rows takes a dictionary of results by host, not %s" % type(results).__name__)
     return {str(host): result if isinstance(result, Mapping) else {} for host, result in results.items()}
@@ -120,16 +121,16 @@ def _drift(service: Mapping[str, Any]) -> Optional[str]:
 def findings_of(results: Any) -> List[Dict[str, Any]]:
     """What a table of one line a service has no room for: why something does not serve, what has drifted, who else is on the GPUs."""
     found: List[Dict[str, Any]] = []
-    for host, result in _by_host(results).items():
+    for host, result in by_host(results).items():
         if result.get("failed") or result.get("unreachable") or not result:
-            lines = _unseen(host, result).splitlines()
+            lines = unseen(host, result).splitlines()
             found.append({"host": host, "about": "host", "detail": lines[0][:_LONGEST]})
             continue
         found += [{"host": host, "about": about, "detail": detail[:_LONGEST]} for about, detail in _of_host(result)]
     return found
 
 
-def _unseen(host: str, result: Mapping[str, Any]) -> str:
+def unseen(host: str, result: Mapping[str, Any]) -> str:
     """Why a host could not be looked at."""
     late = result.get("timedout")
     if not late:
@@ -188,34 +189,6 @@ def _other(other: Mapping[str, Any]) -> "tuple[str, str]":
         other.get("name") or "?", other.get("pid"), other.get("user") or "?", where, size, spans(other.get("gpus") or []),
     )  # fmt: skip
     return ("orphan" if other.get("orphan") else "not a service", text)
-
-
-def faults_of(results: Any, fail_on_drift: bool) -> Dict[str, str]:
-    """The hosts that fail the run, each with why: where the host or a service of it can't be looked at, and with ``fail_on_drift``
-    where one is not as declared."""
-    found: Dict[str, str] = {}
-    for host, result in _by_host(results).items():
-        if result.get("failed") or result.get("unreachable") or not result:
-            found[host] = _unseen(host, result)
-        else:
-            services = result.get("services") or []
-            bad = [_fault(service) for service in services if fail_on_drift or service.get("state") == "unknown"]
-            text = "; ".join(each for each in bad if each)
-            if text:
-                found[host] = text
-    return found
-
-
-def _fault(service: Mapping[str, Any]) -> str:
-    name = str(service.get("name"))
-    if service.get("state") == "unknown":
-        return "%s: %s" % (name, service.get("detail"))
-    if service.get("drift_unknown"):
-        return "%s: whether it is as declared is unknown: %s" % (name, service["drift_unknown"])
-    drift = service.get("drift")
-    if drift is None:
-        return "%s is in no catalogue" % name
-    return "%s: %s" % (name, ", ".join("%s (%s)" % (each.get("kind"), each.get("detail")) for each in drift)) if drift else ""
 
 
 def spans(numbers: Sequence[Any]) -> Optional[str]:

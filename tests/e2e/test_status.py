@@ -97,6 +97,18 @@ def test_drift_is_named_and_fails_on_request(one: Host, tmp_path: Path) -> None:
     assert planned["drifted"] and planned["services"][0]["actions"] == found["actions"]
 
 
+def test_an_entry_that_means_nothing_here_hides_no_other(serving: dict[str, Host], tmp_path: Path) -> None:
+    """It may be for other hosts, with variables that only they have."""
+    models = {**json.loads(catalogue(serving["gpu01"])), "elsewhere": {"path": "{{ nvme_of_others }}/Kimi", "gpus": "all"}}
+    ran = status("-e", json.dumps({"vllm_models": models}), "-e", "fail_on_drift=true", reports=tmp_path).expect()
+    assert all(row["ok"] for row in rows(ran).values()) and len(rows(ran)) == len(serving), rows(ran)
+    assert "entry 'elsewhere' can't be used: vllm_models['elsewhere'] cannot be read" in " ".join(ran.out.split())
+    models[MODEL]["path"] = "{{ nvme_of_others }}/MiniMax"
+    ran = status("-e", json.dumps({"vllm_models": models}), reports=tmp_path / "own").expect()
+    drift = service(ran, "gpu01")["drift"]
+    assert [each["kind"] for each in drift] == ["refused"] and "'nvme_of_others' is undefined" in drift[0]["detail"], drift
+
+
 def catalogue(host: Host) -> str:
     return json.dumps({MODEL: {
         "path": "/models/MiniMax-M2.5", "gpus": [0, 1, 2, 3], "port": 8000,

@@ -39,6 +39,17 @@ def test_the_faults_of_a_catalogue_reach_the_host(run_action: RunAction, given: 
     assert len(warned) == 1 and "The catalogue's entry 'broken' can't be used" in warned[0]
 
 
+def test_faults_that_were_found_before_are_told_and_handed_on(
+    run_action: RunAction, given: Dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(Display, "warning", lambda self, text, *more, **named: warned.append(text))
+    run_action(ActionModule, {"models": {"broken": {"prot": 8000}}, "faults": {"elsewhere": "it cannot be read."}})
+    assert set(given["faults"]) == {"broken", "elsewhere"} and len(warned) == 2
+    run_action(ActionModule, {"models": {}, "faults": {"elsewhere": "it cannot be read."}})
+    assert given["faults"] == {"elsewhere": "it cannot be read."} and warned[-1].endswith("'elsewhere' can't be used: it cannot be read.")
+
+
 def test_the_catalogue_and_what_is_made_of_it_are_not_given_both(run_action: RunAction, given: Dict[str, Any]) -> None:
     with pytest.raises(AnsibleActionFail, match="in two ways"):
         run_action(ActionModule, {"models": {"kimi": {"path": "/models/Kimi"}}, "entries": [{"name": "kimi"}]})

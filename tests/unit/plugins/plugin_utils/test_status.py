@@ -13,11 +13,11 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpufleet.vllm.plugins.plugin_utils._status import (
     age,
     declarations,
-    faults_of,
     findings_of,
     rows_of,
     spans,
 )
+from ansible_collections.gpufleet.vllm.plugins.plugin_utils._status_faults import faults_of
 
 NOW = 1_800_000_000.0
 
@@ -120,15 +120,37 @@ def test_drift_fails_only_on_request_and_a_host_that_is_not_seen_always() -> Non
     }  # fmt: skip
     assert faults_of(results, False) == {"gpu02": "gone"}
     assert faults_of(results, True) == {
-        "gpu01": "kimi: boot (it does not start at boot)", "gpu02": "gone",
-        "gpu04": "kimi: whether it is as declared is unknown: the driver hangs", "gpu05": "kimi is in no catalogue",
+        "gpu01": "kimi: boot (it does not start at boot). `ansible-playbook gpufleet.vllm.swap_model -e model=kimi -e target=gpu01 --check "
+                 "--diff` shows what would put it right.",
+        "gpu02": "gone",
+        "gpu04": "kimi: whether it is as declared is unknown: the driver hangs.",
+        "gpu05": "kimi is in no catalogue. Enter it in `vllm_models` for this host, or stop it for good: vllm_service with `name: kimi` "
+                 "and `state: absent`.",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "ways"),
+    [
+        (["boot", "unit", "running"], ["swap_model -e model=kimi -e target=gpu01"]),
+        (["version", "arguments"], ["`state: restarted`", "swap_model"]),
+        (["revision"], ["gpufleet.vllm.deploy -e model=kimi -e target=gpu01"]),
+        (["taken out"], ["`after_host`"]),
+        (["boot", "refused", "taken out"], ["Correct its entry"]),
+    ],
+)
+def test_each_kind_of_drift_says_what_to_do_about_it_once(kinds: list[str], ways: list[str]) -> None:
+    drift = [{"kind": kind, "detail": "so it is."} for kind in kinds]
+    text = faults_of({"gpu01": host(service(drift=drift))}, True)["gpu01"]
+    told, _end, advice = text.partition(". ")
+    assert told.startswith("kimi: %s (so it is)" % kinds[0]) and all(way in advice for way in ways)
+    assert sum(advice.count(word) for word in ("swap_model", "state: restarted", "deploy", "after_host", "Correct its entry")) == len(ways)
 
 
 def test_a_service_that_could_not_be_looked_at_fails_its_host_whatever_was_asked() -> None:
     problem = "it could not be looked at: ValueError: odd file (manifest.py, line 7)"
     results = {"gpu01": host(service(state="unknown", ready=False, detail=problem, drift=None, drift_unknown=problem), service())}
-    assert faults_of(results, False) == faults_of(results, True) == {"gpu01": "kimi: " + problem}
+    assert faults_of(results, False) == faults_of(results, True) == {"gpu01": "kimi: " + problem + "."}
     assert [each["detail"] for each in findings_of(results)] == [problem]
     rows = rows_of(results, NOW)
     assert [(row["state"], row["drift"], row["ok"]) for row in rows] == [("UNKNOWN", "?", False), ("active", None, True)]
