@@ -38,13 +38,14 @@ class ActionModule(ActionBase):
                 "model": {"type": "str", "required": True},
                 "hosts": {"type": "list", "elements": "str", "required": True},
                 "target": {"type": "str"},
+                "of_one_model": {"type": "dict", "default": {}},
             }
         )[1]
         task_vars = task_vars or {}
         hostvars, play = task_vars.get("hostvars") or {}, of_play(task_vars)
         variables = {host: Effective(host, hostvars, play, self._templar) for host in args["hosts"] if host in hostvars}
         problems, deployments, warnings = look_up(args["model"], args["hosts"], args["target"], variables)
-        problems += self._of_hooks(variables)
+        problems += _said_of_all(args["of_one_model"], variables) + self._of_hooks(variables)
         if warnings:
             result["warnings"] = warnings
         if problems:
@@ -88,6 +89,17 @@ def look_up(
             deployments[host] = _without_secrets(parameters)
     # Hosts usually share one catalogue: the same problem is said once, with the hosts that have it.
     return [_with_hosts(problem, where, len(hosts)) for problem, where in by_problem.items()], deployments, list(warnings)
+
+
+def _said_of_all(of_one_model: Mapping[str, Any], known: Mapping[str, Effective]) -> List[str]:
+    """A host that has such a variable would get the files of one model under the names of all."""
+    found = []
+    for name, key in of_one_model.items():
+        where = [host for host, variables in known.items() if variables.written.get(name) not in (None, "")]
+        if where:
+            text = "`%s` would be said of every model, and is not read by this playbook: put `%s` in the model's entry of the catalogue."
+            found.append(_with_hosts(text % (name, key), where, len(known)))
+    return found
 
 
 def _examine_host(model: str, variables: Optional[Effective]) -> Tuple[List[str], Dict[str, Any], List[str]]:

@@ -46,6 +46,12 @@ options:
     description:
       - The host pattern that O(hosts) came from, for the message when it matched none.
     type: str
+  of_one_model:
+    description:
+      - Variables that would be said of every model, by name, each with the key of an entry that says the same of one. A host that has one
+        of them is a problem that is reported.
+    type: dict
+    default: {}
 seealso:
   - module: gpufleet.vllm.vllm_service
   - plugin: gpufleet.vllm.deployment

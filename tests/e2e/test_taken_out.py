@@ -90,6 +90,21 @@ def test_a_host_whose_controller_died_is_taken_back_by_the_same_command(host: Ho
     assert noted(tmp_path) == [] and row(ran)["result"] == "ok, unchanged" and row(ran)["detail"] is None and ran.changed == {"gpu01": 0}
 
 
+def test_a_host_that_was_refused_in_the_last_moment_is_taken_back(host: Host, tmp_path: Path) -> None:
+    """What it served it serves: nothing was stopped."""
+    swap(OLD).expect()
+    change = "/var/lib/gpufleet/change"
+    host.run(f"mkdir -p {change} && mount --bind {change} {change} && mount -o remount,ro,bind {change}")
+    try:
+        ran = swap(NEW, *hooks(tmp_path), reports=tmp_path / "reports").expect(2)
+    finally:
+        host.run(["umount", change])
+    assert noted(tmp_path) == [f"before {OLD} {OLD} planned", f"after {OLD} {OLD} refused"], ran.out
+    told = row(ran)
+    assert (told["before"], told["after"], told["result"]) == (OLD, OLD, "refused") and not host.exists(NOTE), told
+    assert "Read-only file system. Nothing was touched." in str(told["detail"]) and "TAKEN OUT" not in str(told["detail"])
+
+
 def test_hooks_that_another_playbook_sets_run_and_the_host_is_taken_back(host: Host, tmp_path: Path) -> None:
     swap(OLD).expect()
     stages = dict(zip(("before_host", "after_host"), (each.partition("=")[2] for each in hooks(tmp_path)[1::2]), strict=True))

@@ -11,11 +11,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from report_schemas import faults
 
 ROOT = Path(__file__).resolve().parents[2]
 # Nobody listens there: the hosts can't be reached, and nothing is done.
 NOWHERE = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+
+
+def test_nothing_is_stopped_for_a_deployment_whatever_a_swap_may() -> None:
+    """It goes to all hosts at once: what makes room is a swap's, host by host."""
+    plays = yaml.safe_load((ROOT / "playbooks" / "deploy.yml").read_text(encoding="utf-8"))
+    blocks = [task for play in plays for task in play["tasks"] if "block" in task]
+    (service,) = [task for each in blocks for task in each["block"] if "gpufleet.vllm.vllm_service" in task]
+    assert service["gpufleet.vllm.vllm_service"]["replace"] == "none"
+    (fetch,) = [task for each in blocks for task in each["block"] if task["name"] == "Fetch the model"]
+    assert fetch["vars"]["vllm_model_source"] == "{{ deploy_entry.source | default(none) }}", "that of all models would be every model's"
 
 
 def test_hosts_whose_turn_did_not_come_are_in_the_table_and_in_the_report(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ FIELDS: Dict[str, Field] = {
     "path": Field(values.absolute_path, "model"),
     "repo": Field(values.repository, None),
     "revision": Field(values.text, None),
+    "source": Field(values.source, None),
     # What is served, where.
     "served_name": Field(values.one_word, "served_name"),
     "gpus": Field(values.gpus, "gpus"),

@@ -23,7 +23,7 @@ def strays(names: Iterable[str]) -> Tuple[List[str], List[str]]:
     """What is wrong with a host's variables, by their names; and what is to know of them. Sentences, in order.
 
     A ``vllm_swap_`` that the role does not have can only be a slip: wrong. A ``vllm_service_`` may well be meant for the role of that
-    name on the same host, so it is only told that a swap does not read it.
+    name on the same host, so it is only told that neither a swap nor a deployment reads it.
     """
     wrong: List[str] = []
     told: List[str] = []
@@ -33,7 +33,7 @@ def strays(names: Iterable[str]) -> Tuple[List[str], List[str]]:
         elif name.startswith(SERVICE):
             place = _place(name[len(SERVICE):])
             if place is not None:
-                told.append("`%s` is a variable of the role vllm_service and not read by a swap%s." % (name, place))
+                told.append("`%s` is a variable of the role vllm_service and not read by this playbook%s." % (name, place))
     return wrong, told
 
 
@@ -42,5 +42,5 @@ def _place(option: str) -> Optional[str]:
     if option in _OPTIONS:
         return ": put `%s` in the model's entry of the catalogue" % _OPTIONS[option]
     if SWAP + option in SWAP_VARIABLES and option not in ("result", "plan_only"):
-        return ": set `%s`" % (SWAP + option)
+        return ": a swap has `%s`" % (SWAP + option)
     return None

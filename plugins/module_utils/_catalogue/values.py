@@ -21,6 +21,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # An index, a UUID or a beginning of one, or a PCI id, as vllm_service takes them.
 _GPU = re.compile(r"([0-9]+|(GPU|MIG)-[0-9A-Z/-]+|([0-9A-F]{4,8}:)?[0-9A-F]{2}:[0-9A-F]{2}\.[0-7])\Z", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_SOURCE = re.compile(r"([\w.@%-]+:)?/.+\Z")
 # A word of the language, and not the name of a variable.
 _WORD = re.compile(r"[a-z]+[ ,:]")
 # More seconds than this in a time-out are a slip of the keyboard.
@@ -98,6 +99,14 @@ def repository(value: Any) -> str:
     """A model repository: ``owner/name``."""
     if not isinstance(value, str) or not _REPOSITORY.fullmatch(value.strip()):
         raise ValueError("has to be a repository such as MiniMaxAI/MiniMax-M2.5, not %s" % shown(value))
+    return value.strip()
+
+
+def source(value: Any) -> str:
+    """A directory to copy from, on the host or on another one: ``/directory`` or ``[user@]host:/directory``."""
+    if not isinstance(value, str) or not _SOURCE.match(value.strip()):
+        wanted = "has to be a directory of the host, or one of another host such as mirror01:/models/Qwen3-0.6B, not %s"
+        raise ValueError(wanted % shown(value))
     return value.strip()
 
 

@@ -44,7 +44,10 @@ class HostLock:
             make_directories(self._directory)
             fd, is_new = _open(self._path)
         except OSError as exc:
-            raise GpuFleetError("Cannot open the lock file %s: %s." % (self._path, exc.strerror)) from exc
+            raise GpuFleetError(
+                "Cannot open the lock file %s: %s. Free room in %s, or correct its rights, then run again."
+                % (self._path, exc.strerror, self._directory)
+            ) from exc
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -52,9 +55,15 @@ class HostLock:
             os.close(fd)
             raise GpuFleetError(busy_message(holder), lock_holder=holder) from None
         self.quiet_since = 0 if is_new else os.fstat(fd).st_mtime_ns
-        os.ftruncate(fd, 0)
         note = {"pid": os.getpid(), "since": time.time(), "purpose": self._purpose, "doing": self._doing}
-        os.pwrite(fd, json.dumps(note).encode("utf-8"), 0)
+        try:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(note).encode("utf-8"), 0)
+        except OSError as exc:
+            os.close(fd)
+            raise GpuFleetError(
+                "Cannot write the lock file %s: %s. Free room in %s, then run again." % (self._path, exc.strerror, self._directory)
+            ) from exc
         self._fd = fd
         return self
 

@@ -16,7 +16,7 @@ from .._core.errors import GpuFleetError
 from .._core.runner import Completed, Runner
 from .manifest import RECORD, File, Manifest, parse_record, safe
 from .request import Asked
-from .source import check_same
+from .source import check_proven, check_same
 
 REMOTE = re.compile(r"(?P<host>[\w.@%-]+):(?P<directory>/.+)\Z")
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
@@ -54,6 +54,7 @@ class Remote:
                 % (self._host, self._directory, _last(listed)),
                 kind="no_source",
             )
+        check_proven(self._asked)
         try:
             pairs = [line.split(" ", 1) for line in listed.stdout.splitlines()]
             files = tuple(File(safe(path), int(size)) for size, path in sorted(pairs, key=lambda pair: pair[1]))

@@ -93,6 +93,8 @@ def request(params: Mapping[str, Any]) -> Asked:
             raise GpuFleetError("%s has to be at least %d, not %s." % (name, least, params[name]))
     # A model may lie behind a link: what grows beside it has to be on the same file system.
     path = os.path.realpath(path) if os.path.islink(path) else os.path.normpath(path)
+    if source is not None and os.path.isabs(source) and os.path.realpath(source) == os.path.realpath(path):
+        raise GpuFleetError("source is path itself, %s. Leave source out: what is there is taken as it is." % path)
     return Asked(
         path=path, repo=repo, revision=params["revision"] or "main", source=source, ssh_user=params["ssh_user"] or None,
         endpoint=endpoint, token=params["token"] or None,

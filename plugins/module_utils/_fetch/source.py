@@ -31,6 +31,7 @@ class Source:
             )
         record = read_record(self._directory)
         if record is None:
+            check_proven(self._asked)
             return Manifest(None, tuple(each for each in self._listed() if self._asked.wants(each.path)))
         check_same(self._asked, record, revision)
         return Manifest(record.commit, tuple(each for each in record.files if self._asked.wants(each.path)))
@@ -69,6 +70,16 @@ class Source:
                 "source %s has no files in it. Correct it, or mount what should be there." % self._directory, kind="no_source"
             )
         return found
+
+
+def check_proven(asked: Asked) -> None:
+    """Refuse to call what a source without a record holds by the name of a repository: nothing there says so."""
+    if asked.repo is not None:
+        raise GpuFleetError(
+            "source %s has no record (%s) of what it holds, so nothing proves that it is %s. Leave repo and revision out to take it as it "
+            "is, or give a source that this collection has made." % (asked.source, RECORD, asked.repo),
+            kind="unproven",
+        )
 
 
 def check_same(asked: Asked, record: Record, revision: str) -> None:

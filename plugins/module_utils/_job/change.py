@@ -16,7 +16,7 @@ from .._service.interrupts import shielded
 from .._service.ports import Ports
 from .._service.prepare import prepare, prepared_steps
 from .._service.request import Request
-from .._service.run import Run, ServiceResult, purpose, refuse_without_systemd, timings_of
+from .._service.run import Run, ServiceResult, purpose, refuse_without_systemd, serving, timings_of
 from .._service.run import run as run_here
 from .._unit.change_unit import CHANGE_UNIT
 from .._unit.slug import unit_name
@@ -130,8 +130,14 @@ def _begin(
         },
     )
     with shielded():
-        if not create(record, lambda: prepare(one.seen, one.plan, ports, reload=True), ports, store):
-            return None
+        try:
+            if not create(record, lambda: prepare(one.seen, one.plan, ports, reload=True), ports, store):
+                return None
+        except GpuFleetError as exc:
+            if "lock_holder" in exc.result:
+                raise  # whoever holds it may be about to stop what served
+            # Nothing was stopped: what was seen to run goes on, and a host that was taken out for this can be taken back.
+            raise GpuFleetError(exc.msg, **{**exc.result, "serving_before": serving(one.seen)}) from exc
         underway.start(ports)
     return record
 

@@ -38,8 +38,8 @@ def rivals_of(
         if running:
             first = running[0]
             raise GpuFleetError(
-                "%s is in the way: %s. Set replace: conflicting to stop it in this service's favour, or give other GPUs or "
-                "another port." % (first.service.unit, first.why)
+                "%s is in the way: %s. Put this model in its place with the playbook swap_model or with replace: conflicting, or give "
+                "other GPUs or another port." % (first.service.unit, first.why)
             )
         return ()
     if request.replace == "conflicting":

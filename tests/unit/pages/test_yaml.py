@@ -130,9 +130,10 @@ def test_every_variable_is_one_that_somebody_reads(block: Block) -> None:
 
 @pytest.mark.parametrize("block", [block for block in data() if "vllm_models" in block.text], ids=lambda block: block.place)
 def test_every_entry_of_a_catalogue_is_sound(block: Block) -> None:
-    # A template has no value here. One for GPUs stands for one of them, one for text for a word.
+    # A template has no value here. One for GPUs stands for one of them, one for a source for a directory, one for text for a word.
     text = re.sub(r"gpus: (\[?)\"\{\{.*?\}\}\"\]?", "gpus: [0]", block.text)
     text = re.sub(r"\{\{ ?model_root ?\}\}", "/models", text)
+    text = re.sub(r"(source: \"?)\{\{.*?\}\}", r"\1/word", text)
     text = re.sub(r"\{\{.*?\}\}", "word", text)
     seen = 0
     for mapping in mappings_of(yaml.safe_load(text)):

@@ -97,12 +97,25 @@ def test_an_unknown_parameter_is_refused(run_action: RunAction) -> None:
         check(run_action, {"a": {"vllm_models": GOOD}}, modle="m")
 
 
+def test_what_is_said_of_one_model_is_refused_of_all(run_action: RunAction) -> None:
+    """The files of one model would be fetched under the name of every other."""
+    asked = {"vllm_model_source": "source", "vllm_model_repo": "repo"}
+    hosts: Dict[str, Any] = {name: {"vllm_models": GOOD} for name in ("a", "b")}
+    hosts["b"]["vllm_model_source"] = "/media/disk"
+    result = check(run_action, hosts, of_one_model=asked)
+    assert result["failed"] and "b: `vllm_model_source` would be said of every model" in result["msg"]
+    assert "put `source` in the model's entry" in result["msg"] and "vllm_model_repo" not in result["msg"]
+    assert not check(run_action, hosts).get("failed"), "a swap fetches nothing"
+    hosts["b"]["vllm_model_source"] = ""
+    assert not check(run_action, hosts, of_one_model=asked).get("failed")
+
+
 def test_variables_that_a_swap_would_pass_over_are_told_once(run_action: RunAction) -> None:
     host = {"vllm_models": GOOD, "vllm_service_drain_timeout": 60}
     result = check(run_action, {"a": host, "b": host})
     assert not result.get("failed")
     assert result["warnings"] == [
-        "`vllm_service_drain_timeout` is a variable of the role vllm_service and not read by a swap: put `drain_timeout` in the "
+        "`vllm_service_drain_timeout` is a variable of the role vllm_service and not read by this playbook: put `drain_timeout` in the "
         "model's entry of the catalogue."
     ]
     assert "warnings" not in check(run_action, {"a": {"vllm_models": GOOD}})

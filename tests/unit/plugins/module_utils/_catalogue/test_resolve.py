@@ -64,7 +64,8 @@ def test_a_name_that_yaml_reads_as_a_number_is_found() -> None:
 
 def test_every_key_is_accepted() -> None:
     entry = with_path(
-        repo="a/b", revision="main", served_name="s", gpus="all", port=1, host="127.0.0.1", args={}, env={"A": 1},
+        repo="a/b", revision="main", source="ops@mirror01:/models/b", served_name="s", gpus="all", port=1, host="127.0.0.1", args={},
+        env={"A": 1},
         secrets={"HF_TOKEN": "x"}, executable="/opt/vllm/bin/vllm", user="u", group="g",
         unit_options={"Service": {"Nice": 5}}, guard={"enabled": False, "timeout": "9", "margin_mib": 0},
         drain_timeout=0, stop_timeout=1, ready_timeout=1, smoke=False, overlap="never", warm_cache=False,
@@ -113,6 +114,7 @@ def test_an_unknown_model_says_which_is_near_and_which_there_are() -> None:
         (with_path(max_model_len=1), "'max_model_len' does not belong here: it is an engine argument"),
         ({"path": "models/m"}, ".path has to be an absolute path on the host, not 'models/m'"),
         ({"path": "/models/\nm"}, ".path holds a control character"),
+        (with_path(source="models/b"), ".source has to be a directory of the host, or one of another host such as mirror01:/"),
         ({"repo": "https://host/a/b"}, ".repo has to be a repository such as"),
         (with_path(revision=123), ".revision has to be text in quotes, not 123"),
         (with_path(served_name="a b"), ".served_name has to be one word"),

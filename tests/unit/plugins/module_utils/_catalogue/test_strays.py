@@ -43,7 +43,7 @@ def test_of_the_other_roles_variables_each_that_a_swap_has_elsewhere_is_told() -
     [
         ("vllm_service_drain_timeout", "put `drain_timeout` in the model's entry of the catalogue"),
         ("vllm_service_model", "put `path` in the model's entry"),
-        ("vllm_service_replace", "set `vllm_swap_replace`"),
+        ("vllm_service_replace", "a swap has `vllm_swap_replace`"),
     ],
 )
 def test_it_is_said_where_it_belongs(name: str, said: str) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -84,3 +85,16 @@ def test_everybody_may_look_whatever_the_umask_of_the_first_one(tmp_path: Path) 
     run.chmod(0o700)
     with HostLock(str(run), "somebody's own wish"):
         assert run.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("call", ["pwrite", "ftruncate"])
+def test_a_full_file_system_is_told_and_leaves_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, full)
+        with pytest.raises(GpuFleetError, match="change.lock: No space left on device. Free room in .*, then run again"):
+            HostLock(str(tmp_path), "first").__enter__()
+    with HostLock(str(tmp_path), "second"):
+        pass

@@ -89,6 +89,12 @@ def test_it_is_held_against_the_record_there(place: Place, ssh: Ssh) -> None:
         place.ensure(**{**options, "path": str(place.root / "other")}, repo="tests/other")
 
 
+def test_what_has_no_record_there_is_no_repository(place: Place, mirror: Path, ssh: Ssh) -> None:
+    with pytest.raises(GpuFleetError, match="nothing proves that it is tests/tiny") as failed:
+        place.ensure(source="mirror01:%s" % mirror)
+    assert failed.value.result["kind"] == "unproven" and place.names == []
+
+
 def test_what_breaks_off_goes_on_from_there(place: Place, mirror: Path, ssh: Ssh) -> None:
     ssh.cut(10**6)
     place.ensure(repo=None, source="mirror01:%s" % mirror, include=[WEIGHTS])

@@ -42,6 +42,22 @@ def test_a_mirror_with_a_record_is_held_against_it(place: Place, mirror: Path) -
     assert failed.value.result["kind"] == "hash_mismatch" and not (place.root / "bad").exists()
 
 
+def test_a_mirror_without_a_record_is_no_repository(place: Place, mirror: Path) -> None:
+    """Whatever lies there would be recorded, and told ever after, as what was asked for."""
+    for check_mode in (True, False):
+        with pytest.raises(GpuFleetError, match="nothing proves that it is tests/tiny. Leave repo and revision out") as failed:
+            place.ensure(check_mode=check_mode, source=str(mirror))
+        assert failed.value.result["kind"] == "unproven" and not place.path.exists()
+
+
+def test_a_model_is_no_source_of_itself(place: Place, mirror: Path) -> None:
+    link = place.root / "link"
+    link.symlink_to(mirror)
+    for source in (mirror, link):
+        with pytest.raises(GpuFleetError, match="source is path itself, .*Leave source out"):
+            place.ensure(repo=None, path=str(mirror), source=str(source))
+
+
 def test_no_mirror_is_told(place: Place, tmp_path: Path) -> None:
     with pytest.raises(GpuFleetError, match="is no directory on this host"):
         place.ensure(repo=None, source=str(tmp_path / "none"))

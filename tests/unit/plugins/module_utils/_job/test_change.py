@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.vllm.plugins.module_utils._job import change a
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job import underway
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.abandoned import clear
 from ansible_collections.gpufleet.vllm.plugins.module_utils._job.change import change
+from ansible_collections.gpufleet.vllm.plugins.module_utils._job.store import Store
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.parameters import to_request
 from ansible_collections.gpufleet.vllm.plugins.module_utils._service.run import Run
 from ansible_collections.gpufleet.vllm.plugins.module_utils._unit.change_unit import CHANGE_UNIT
@@ -295,7 +296,23 @@ def test_who_holds_the_lock_is_named_and_nothing_is_begun(host: Managed) -> None
     with HostLock(host.paths.run, "gpu_reclaim"):
         refused = host.module()
     assert refused["failed"] and "gpu_reclaim" in refused["msg"] and not host.store.exists()
-    assert host.serving() == [OLD]
+    assert host.serving() == [OLD] and "serving_before" not in refused, "whoever holds it may stop what served a moment ago"
+
+
+@pytest.mark.parametrize("where", ["record", "lock"])
+def test_what_cannot_be_written_down_is_not_begun_and_says_what_goes_on(host: Managed, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A host that was taken out of its balancer for this is taken back by what its result says."""
+    if where == "record":
+        monkeypatch.setattr(Store, "create", unwritable)
+    else:
+        monkeypatch.setattr(HostLock, "__enter__", unwritable)
+    refused = host.module()
+    assert refused["failed"] and refused["msg"] == "Cannot write it: No space left on device. Nothing was touched."
+    assert refused["serving_before"] == ["old"] and host.serving() == [OLD] and not host.store.exists()
+
+
+def unwritable(*_arguments: Any) -> None:
+    raise GpuFleetError("Cannot write it: No space left on device.")
 
 
 def test_a_job_that_never_ends_anything_is_told_with_where_to_look(host: Managed) -> None:
