@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from ansible.errors import AnsibleFilterError
 
 # Of a swap's timings those that are phases, in order.
-_PHASES = ("preflight", "warm", "drain", "stop", "settle", "load")
+_PHASES = ("preflight", "warm", "drain", "stop", "settle", "load", "steady")
 # How a roll-back that failed begins what it says (``Undone.text``).
 _NOT_PUT_BACK = "PUTTING BACK WHAT WAS THERE BEFORE FAILED"
 _NOT_BEGUN = "not begun"

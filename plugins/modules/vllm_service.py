@@ -195,6 +195,13 @@ options:
       - A server that runs already as declared is looked at for no longer than this, and for at most 12 seconds.
     type: int
     default: 1800
+  steady_time:
+    description:
+      - Seconds that a server which was started has to go on serving before the change counts as done. One that crashes meanwhile, or does
+        not answer at the end of it, is undone like one that never served. At most 600.
+      - With V(0) a server that has been seen to serve once is taken at that.
+    type: int
+    default: 0
   smoke:
     description:
       - Whether a server counts as ready only after it has answered a one-token completion.
@@ -519,7 +526,7 @@ timings:
     is known to serve, also after a first deployment that failed.
   returned: success, and on a failure once the service was planned
   type: dict
-  sample: {"preflight": 0.1, "warm": 6.5, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "total": 44.6, "downtime": 44.3}
+  sample: {"warm": 6.5, "drain": 0.0, "stop": 1.2, "settle": 1.1, "load": 42.0, "steady": 0, "total": 44.6, "downtime": 44.3}
 """
 
 from ansible.module_utils.basic import AnsibleModule

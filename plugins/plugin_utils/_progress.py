@@ -17,6 +17,7 @@ _PHASES = {
     "drain": "draining what serves",
     "stop": "stopping what serves",
     "settle": "waiting until the GPU memory is free",
+    "steady": "seeing that it goes on serving",
     "load": "loading %s",
     "commit": "setting what starts at boot",
     "rollback": "ROLLING BACK, the old service is brought back",

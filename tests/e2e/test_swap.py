@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from chaos.catalogue import entries_with
 from e2e.playbook import ROOT, Ran, playbook
 
@@ -191,6 +192,22 @@ def test_a_new_model_that_dies_at_load_is_rolled_back_and_the_rest_of_the_fleet_
         assert done.report["hosts"][name] == {"untouched": True, "serving_before": [OLD]}
         assert unit(serving[name], OLD_UNIT)["InvocationID"] == before[name]
         complete(serving[name], OLD)
+
+
+def test_a_new_model_that_dies_soon_after_it_served_is_undone_while_it_is_watched(serving: dict[str, Host], tmp_path: Path) -> None:
+    first, *rest = serving
+    models = yaml.safe_load((ROOT / "inventories" / "lab" / "group_vars" / "gpu_hosts.yml").read_text(encoding="utf-8"))["vllm_models"]
+    watched = json.dumps({"vllm_models": {NEW: {**models[NEW], "steady_time": 5}}})
+    serving[first].vllm.behave(NEW, dies_after=1)
+    done = swap(NEW, "-e", watched, reports=tmp_path).expect(rc=2)
+    assert done.report is not None
+    assert [row["result"] for row in done.report["rows"]] == ["rolled back", *("untouched" for _name in rest)]
+    assert "did not go on serving" in done.report["hosts"][first]["msg"] and unit(serving[first], OLD_UNIT)["boot"] == "enabled"
+    complete(serving[first], OLD)
+    serving[first].vllm.clear()
+    done = swap(NEW, "-e", watched, "-e", f"target={first}", reports=tmp_path).expect()
+    assert done.report is not None and done.report["rows"][0]["phases_s"]["steady"] >= 5 > done.report["rows"][0]["downtime_s"]
+    complete(serving[first], NEW)
 
 
 def test_a_host_that_does_not_answer_stops_the_swap_and_stands_in_the_report(serving: dict[str, Host], tmp_path: Path) -> None:

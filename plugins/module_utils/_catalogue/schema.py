@@ -43,6 +43,7 @@ FIELDS: Dict[str, Field] = {
     "drain_timeout": Field(values.whole_number(0), "drain_timeout"),
     "stop_timeout": Field(values.whole_number(1), "stop_timeout"),
     "ready_timeout": Field(values.whole_number(1), "ready_timeout"),
+    "steady_time": Field(values.whole_number(0, 600), "steady_time"),
     "smoke": Field(values.boolean, "smoke"),
     "overlap": Field(values.choice("auto", "never"), "overlap"),
     "warm_cache": Field(values.boolean, "warm_cache"),

@@ -37,6 +37,7 @@ ARGUMENT_SPEC: Dict[str, Dict[str, Any]] = {
     "drain_timeout": {"type": "int", "default": 0},
     "stop_timeout": {"type": "int", "default": 60},
     "ready_timeout": {"type": "int", "default": 1800},
+    "steady_time": {"type": "int", "default": 0},
     "smoke": {"type": "bool", "default": True},
     "rollback": {"type": "bool", "default": True},
     "overlap": {"type": "str", "choices": ["auto", "never"], "default": "auto"},

@@ -15,6 +15,8 @@ from .request import Request
 _REPLACE_WORDS = ("none", "conflicting")
 _UNIT = re.compile(r"^[A-Za-z0-9:_.@\\-]+\.(service|scope)\Z")
 _WEEK_S = 7 * 24 * 3600
+# With the last look at it, within what is allowed for all that nobody can foresee in how long a change takes.
+_STEADY_S = 600
 
 
 def to_request(params: Mapping[str, Any]) -> Request:
@@ -23,6 +25,7 @@ def to_request(params: Mapping[str, Any]) -> Request:
     _in_range(params, "port", 1, 65535)
     for name in ("drain_timeout", "stop_timeout", "ready_timeout"):
         _in_range(params, name, 0 if name == "drain_timeout" else 1, _WEEK_S)
+    _in_range(params, "steady_time", 0, _STEADY_S)
     guard = params.get("guard") or {}
     _in_range(guard, "timeout", 1, _WEEK_S, "guard.timeout")
     _in_range(guard, "margin_mib", 0, 1 << 30, "guard.margin_mib")
@@ -58,6 +61,7 @@ def to_request(params: Mapping[str, Any]) -> Request:
         drain_timeout=float(params.get("drain_timeout") or 0),
         stop_timeout=float(params.get("stop_timeout") or 60),
         ready_timeout=float(params.get("ready_timeout") or 1800),
+        steady_time=float(params.get("steady_time") or 0),
         smoke=params.get("smoke") is not False,
         rollback=params.get("rollback") is not False,
         overlap=params.get("overlap") or "auto",

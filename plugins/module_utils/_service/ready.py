@@ -29,6 +29,8 @@ _CALL_S = 10.0
 _METRICS_S = 5.0
 # Once a server listens it is loaded: what is wrong with it after that does not get better by waiting, unless its engine works.
 UNWELL_FOR_S = 60.0
+# Long enough for a completion that is not answered and the look at whether its engine works meanwhile.
+_SERVES_STILL_S = 300.0
 # Names and keys are the command line's, and never change while a server runs; a second look is for one that is just being replaced.
 _SETTLED_FOR_S = 5.0
 KEY_ADVICE = "Put the key that it takes under secrets.VLLM_API_KEY. A drop-in or an environment file of somebody else may have given it."
@@ -49,17 +51,18 @@ class NotReady(GpuFleetError):
     """The server will not come, or has not come in time. ``status`` is the unit as it was then.
 
     ``unwell`` is what the server answers amiss, when it is up and has not come to serve. ``busy`` is whether its engine works
-    all the same. ``advice`` is what to do where no journal has to be read for it.
+    all the same, ``served`` whether it had been seen to serve before. ``advice`` is what to do where no journal has to be read for it.
     """
 
     def __init__(
-        self, msg: str, status: UnitStatus, timed_out: bool, unwell: Optional[ReadyState] = None, busy: bool = False
+        self, msg: str, status: UnitStatus, timed_out: bool, unwell: Optional[ReadyState] = None, busy: bool = False, served: bool = False
     ) -> None:
         super().__init__(msg)
         self.status = status
         self.timed_out = timed_out
         self.unwell = unwell
         self.busy = busy
+        self.served = served
 
     @property
     def refused(self) -> bool:
@@ -179,6 +182,38 @@ def wait_ready(
             raise NotReady(text, status, True, unwell)
         _wait(target.server, clock, min(pause, deadline.remaining), look.stage == "loading")
         pause = min(_LONGEST_PAUSE_S, pause * 1.3)
+
+
+def wait_steady(
+    target: Target, systemd: Systemd, clock: Clock, seconds: float, restarts: int, seen: ReadyState,
+    on_look: Optional[Callable[[UnitStatus, str], None]] = None,
+) -> ReadyState:
+    """See a server that serves go on doing so for ``seconds``, and serve at their end; ``seen`` is how it was seen to serve before.
+
+    One that is only too busy to answer by then goes on. Raises NotReady as ``wait_ready`` does.
+    """
+    end = Deadline(clock, seconds)
+    pid = None
+    while True:
+        status = systemd.status(target.unit)
+        pid = status.main_pid if pid is None else pid
+        crash = _crash(status, restarts)
+        if crash is None and status.main_pid != pid:
+            crash = "was started again"
+        if crash is not None:
+            raise NotReady("%s served, and then %s" % (target.unit, crash), status, False, served=True)
+        if end.expired:
+            break
+        if on_look is not None:
+            on_look(status, seen.detail)
+        clock.sleep(min(_LONGEST_PAUSE_S, end.remaining))
+    try:
+        return wait_ready(target, systemd, clock, _SERVES_STILL_S, restarts, on_look, UNWELL_FOR_S)
+    except NotReady as exc:
+        if exc.busy:
+            return seen
+        exc.served = True
+        raise
 
 
 def _wait(server: Server, clock: Clock, seconds: float, loading: bool) -> None:

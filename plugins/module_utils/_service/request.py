@@ -41,6 +41,7 @@ class Request:
     drain_timeout: float = 0.0
     stop_timeout: float = 60.0
     ready_timeout: float = 1800.0
+    steady_time: float = 0.0
     smoke: bool = True
     rollback: bool = True
     overlap: str = "auto"  # "auto" or "never"

@@ -98,7 +98,7 @@ def serving(seen: Look) -> List[str]:
     return running + [rival.service.name for rival in seen.view.rivals if rival.status.running]
 
 
-_PHASES = ("preflight", "warm", "drain", "stop", "settle", "load", "total")
+_PHASES = ("preflight", "warm", "drain", "stop", "settle", "load", "steady", "total")
 
 
 def timings_of(

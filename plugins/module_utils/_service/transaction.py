@@ -36,7 +36,7 @@ from .plan import Plan
 from .ports import Ports
 from .prepare import prepare, prepared_steps
 from .read_ahead import read_ahead
-from .ready import NotReady, wait_ready
+from .ready import NotReady, wait_ready, wait_steady
 from .request import Request
 from .rollback import Rollback, Scene
 
@@ -215,6 +215,7 @@ class Transaction:
         self._ports.systemd.reset_failed(unit)
         self._timed("load", self._start_and_await, unit)
         self._up_again()
+        self._prove_steady(0)
 
     def _make_free(self) -> None:
         if self._reader is None or self._look.need is None:
@@ -248,8 +249,20 @@ class Transaction:
         if seen is None or seen.stage == "loading" or (not seen.ready and self._plan.has("stop")):
             self._timed("load", self._await, self._look.view.status.n_restarts)
             self._up_again()
+            self._prove_steady(self._look.view.status.n_restarts)
         elif seen.ready and "downtime" not in self.outcome.timings:
             self._up_again()  # an earlier attempt has started it, and did not live to see it serve
+            if self._undo.down_since is not None:
+                self._prove_steady(self._look.view.status.n_restarts)
+
+    def _prove_steady(self, restarts: int) -> None:
+        """A server may crash at its first real work: until then what it replaces can be put back without anybody's doing."""
+        ready, target = self.outcome.ready, self._look.target
+        if ready is None:
+            ready = self._look.serves
+        if self._request.steady_time and ready is not None and ready.ready and target is not None:
+            args = (target, self._ports.systemd, self._ports.clock, self._request.steady_time, restarts, ready, self._log.seen)
+            self.outcome.ready = self._timed("steady", wait_steady, *args)
 
     def _hand_over(self) -> None:
         """Boot-time starts. A fault here undoes nothing: the new server serves, and two loads are no price for a link."""
@@ -369,7 +382,8 @@ class Transaction:
         self.outcome.diagnosis = diagnosis.to_result()
         if cause.timed_out:
             return "%s. %s" % (cause.msg.rstrip("."), _sentence(diagnosis.advice or diagnosis.summary))
-        msg = "%s did not come up: %s" % (cause.status.unit, _sentence(diagnosis.summary))
+        what = "did not go on serving" if cause.served else "did not come up"
+        msg = "%s %s: %s" % (cause.status.unit, what, _sentence(diagnosis.summary))
         if diagnosis.advice:
             msg += " " + _sentence(diagnosis.advice)
         return msg + "\nSeen: %s" % _sentence(cause.msg)

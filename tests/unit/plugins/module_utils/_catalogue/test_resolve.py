@@ -68,7 +68,7 @@ def test_every_key_is_accepted() -> None:
         env={"A": 1},
         secrets={"HF_TOKEN": "x"}, executable="/opt/vllm/bin/vllm", user="u", group="g",
         unit_options={"Service": {"Nice": 5}}, guard={"enabled": False, "timeout": "9", "margin_mib": 0},
-        drain_timeout=0, stop_timeout=1, ready_timeout=1, smoke=False, overlap="never", warm_cache=False,
+        drain_timeout=0, stop_timeout=1, ready_timeout=1, steady_time=0, smoke=False, overlap="never", warm_cache=False,
         preflight="warn", model_facts_path="/m",
     )  # fmt: skip
     assert set(entry) == set(FIELDS)

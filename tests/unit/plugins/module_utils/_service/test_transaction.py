@@ -210,6 +210,28 @@ def test_a_changed_declaration_that_fails_brings_the_old_files_and_the_old_proce
     assert swap.world.status(NEW).running
 
 
+@pytest.mark.parametrize("overlap", ["never", "auto"])
+def test_a_server_that_dies_soon_after_it_served_is_undone_while_it_is_watched(tmp_path: Path, overlap: str) -> None:
+    swap = Swap(tmp_path, steady_time=10.0, overlap=overlap)
+    swap.world.behaviours[NEW] = Behaviour(load=2.0, dies=6.0)
+    with pytest.raises(GpuFleetError) as failure:
+        swap.run()
+    assert "did not go on serving" in failure.value.msg and "served, and then failed" in failure.value.msg
+    assert swap.outcome.rolled_back and swap.world.status(OLD).running and "enable %s" % NEW not in swap.world.log
+    assert 4 <= seconds(swap.outcome, "steady") < 6
+
+
+def test_a_server_that_goes_on_serving_is_watched_no_longer_and_counts_as_up_from_the_first_moment(tmp_path: Path) -> None:
+    swap = Swap(tmp_path, steady_time=10.0)
+    swap.world.behaviours[NEW] = Behaviour(load=2.0)
+    swap.run()
+    assert 10 <= seconds(swap.outcome, "steady") < 11 and seconds(swap.outcome, "downtime") < 9 and swap.outcome.ready is not None
+    once = Swap(tmp_path / "once")
+    once.world.behaviours[NEW] = Behaviour(load=2.0)
+    once.run()
+    assert "steady" not in once.outcome.timings
+
+
 def test_the_old_server_gets_its_own_time_to_load_again_not_the_new_ones(tmp_path: Path) -> None:
     swap = Swap(tmp_path, ready_timeout=20.0)
     swap.world.behaviours[NEW] = Behaviour(load=1000.0)

@@ -5,12 +5,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._server.http import NoAnswer
-from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import NotReady, Target, wait_ready
+from ansible_collections.gpufleet.vllm.plugins.module_utils._server.ready import ReadyState
+from ansible_collections.gpufleet.vllm.plugins.module_utils._service.ready import (
+    NotReady,
+    Target,
+    wait_ready,
+    wait_steady,
+)
 from ansible_collections.gpufleet.vllm.tests.unit.plugins.module_utils._service.world import Behaviour, World, status
 
 UNIT = "vllm-new.service"
@@ -116,3 +123,40 @@ def test_one_that_refuses_our_key_is_given_up_in_seconds_and_told_of_its_key(cod
 def test_one_that_still_loads_when_its_time_is_over_is_not_unwell() -> None:
     failure, _took = given_up(Behaviour(load=400.0), timeout=30)
     assert failure.timed_out and failure.unwell is None
+
+
+SERVES = ReadyState(True, "ready", "it serves")
+
+
+def steady(world: World, server: Any = None) -> ReadyState:
+    target = Target(UNIT, "new", server or world.server("", 8000))  # type: ignore[arg-type]
+    return wait_steady(target, world, world.clock, 5.0, 0, SERVES)  # type: ignore[arg-type]
+
+
+def serving(**behaviour: Any) -> World:
+    world = World(units={UNIT: status(UNIT, "active")}, behaviours={UNIT: Behaviour(load=0.0, **behaviour)})
+    world.started_at[UNIT] = world.clock.now
+    return world
+
+
+def test_one_that_was_started_again_meanwhile_did_not_go_on() -> None:
+    world = serving()
+    pause = world.clock.sleep
+
+    def replaced(seconds: float) -> None:
+        pause(seconds)
+        world.units[UNIT] = replace(world.units[UNIT], main_pid=4711)
+
+    world.clock.sleep = replaced  # type: ignore[method-assign]
+    with pytest.raises(NotReady, match="served, and then was started again") as failure:
+        steady(world)
+    assert failure.value.served
+
+
+def test_one_that_no_longer_answers_right_did_not_go_on() -> None:
+    with pytest.raises(NotReady, match="listens, but has not served"):
+        steady(serving(completes=False, says=500))
+
+
+def test_one_that_is_busy_by_then_goes_on() -> None:
+    assert steady(serving(completes=False, rate=900.0)) == SERVES
