@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Match, Optional, Sequence, Tuple
 
-from .guard import guard_diagnosis
+from .guard import guard_diagnosis, is_guard
 from .result import Diagnosis
 from .rules import LAST_RULES, RULES, SIDE_RULES, Rule
 
@@ -63,7 +63,8 @@ class DiagnosisContext:
     """What systemd knows of the same failure, and what the caller knows of the service.
 
     ``exit_code`` is ``exited``, ``killed`` or ``dumped`` with ``exit_status`` the status or the signal's number;
-    ``start_pre_status`` the guard's exit status when it failed. ``timed_out``: the caller's own limit ran out.
+    ``start_pre_status`` the exit status of what failed before the server was begun, and ``start_pre_path`` its program: the guard
+    where nothing is known of that. ``timed_out``: the caller's own limit ran out.
     ``max_num_seqs`` and ``vocab_size`` only make the advice on a warm-up more exact.
     """
 
@@ -72,6 +73,7 @@ class DiagnosisContext:
     exit_status: int = 0
     exit_code: Optional[str] = None
     start_pre_status: Optional[int] = None
+    start_pre_path: Optional[str] = None
     restarts: int = 0
     timed_out: bool = False
     port: Optional[int] = None
@@ -93,9 +95,16 @@ def classify(lines: Sequence[str], context: Optional[DiagnosisContext] = None) -
     context = context or DiagnosisContext()
     read = [_read(line) for line in lines]
     read = [line for line in read if line.text]
-    guard = guard_diagnosis([line.raw for line in read], context.start_pre_status)
+    own = is_guard(context.start_pre_path)
+    guard = guard_diagnosis([line.raw for line in read], context.start_pre_status if own else None)
     if guard is not None:
         return guard
+    if context.start_pre_status is not None and not own:
+        text = "%s, which the unit runs before the server, ended with exit status %d: the server was never begun"
+        return Diagnosis(
+            "unknown", text % (context.start_pre_path, context.start_pre_status), _best(read),
+            "`systemctl cat %s` shows which file has this ExecStartPre: correct it there, or take it out." % (context.unit or "UNIT"),
+        )  # fmt: skip
     if context.result == "oom-kill":
         found = next((line for line in read if re.search("OOM killer|oom-kill", line.text)), None)
         rule = next(rule for rule in RULES if rule.kind == "host_oom")

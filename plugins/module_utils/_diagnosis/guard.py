@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -76,6 +77,11 @@ _OTHER: Tuple[str, str, str] = (
     "the guard ended with a status that is not known here",
     "Read its lines in the journal, and deploy the service again, so that the guard is this version's.",
 )
+
+
+def is_guard(program: Optional[str]) -> bool:
+    """Whether a command before the server is the guard; where its program isn't known, it is taken for it."""
+    return not program or os.path.basename(program).startswith("gpu-guard")
 
 
 def guard_diagnosis(lines: Sequence[str], status: Optional[int]) -> Optional[Diagnosis]:

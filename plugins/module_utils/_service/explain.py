@@ -35,6 +35,7 @@ def explain(failure: NotReady, look: Look, ports: Ports) -> Diagnosis:
         exit_status=status.exec_main_status,
         exit_code=status.exec_main_code,
         start_pre_status=status.start_pre_status,
+        start_pre_path=status.start_pre_path,
         restarts=status.n_restarts,
         timed_out=failure.timed_out,
         port=look.spec.port if look.spec is not None else None,

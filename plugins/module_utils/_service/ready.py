@@ -239,7 +239,10 @@ def _crash(status: UnitStatus, restarts: int) -> Optional[str]:
 
 def _how(status: UnitStatus) -> str:
     if status.start_pre_status is not None:
-        return "its guard ended with exit status %d" % status.start_pre_status
+        from .._diagnosis.guard import is_guard  # seldom needed
+
+        who = "its guard" if is_guard(status.start_pre_path) else "%s, which its unit runs before the server," % status.start_pre_path
+        return "%s ended with exit status %d" % (who, status.start_pre_status)
     if status.exec_main_code is not None:
         return "result %s, main process %s with status %d" % (status.result, status.exec_main_code, status.exec_main_status)
     return "result %s" % status.result

@@ -20,7 +20,7 @@ def why_failed(status: UnitStatus, port: Optional[int], ports: Ports) -> Diagnos
     """Classify the journal of the last run. A journal that can't be read is said to be so."""
     context = DiagnosisContext(
         unit=status.unit, result=status.result, exit_status=status.exec_main_status, exit_code=status.exec_main_code,
-        start_pre_status=status.start_pre_status, restarts=status.n_restarts, port=port,
+        start_pre_status=status.start_pre_status, start_pre_path=status.start_pre_path, restarts=status.n_restarts, port=port,
     )  # fmt: skip
     try:
         lines = [line.text for line in ports.journal.lines(status.unit, status.invocation_id or None)]

@@ -109,6 +109,7 @@ class UnitStatus:
     exec_main_code: Optional[str] = None  # exited, killed, dumped; None while nothing has ended
     exec_main_pid: int = 0
     start_pre_status: Optional[int] = None  # exit status of the ExecStartPre that failed, None when none did
+    start_pre_path: Optional[str] = None  # its program
     need_daemon_reload: bool = False
     control_group: str = ""
     slice: str = ""
@@ -130,6 +131,7 @@ class UnitStatus:
         a process is older than a file, so the monotonic ones (microseconds) are read instead.
         """
         get = properties.get
+        failed = _failed_command(get("ExecStartPre", ""))
 
         def when(name: str) -> Optional[float]:
             micros = _int(get(name))
@@ -150,7 +152,8 @@ class UnitStatus:
             exec_main_status=_int(get("ExecMainStatus")),
             exec_main_code=_EXEC_CODES.get(get("ExecMainCode", "0")),
             exec_main_pid=_int(get("ExecMainPID")),
-            start_pre_status=_failed_status(get("ExecStartPre", "")),
+            start_pre_status=failed[1] if failed is not None else None,
+            start_pre_path=failed[0] if failed is not None else None,
             need_daemon_reload=get("NeedDaemonReload") == "yes",
             control_group=get("ControlGroup", ""),
             slice=get("Slice", ""),
@@ -247,9 +250,11 @@ def _int(text: Optional[str]) -> int:
     return 0 if number >= 2**64 - 1 else number
 
 
-def _failed_status(exec_lines: str) -> Optional[int]:
+def _failed_command(exec_lines: str) -> "Optional[Tuple[str, int]]":
+    """The program and the exit status of the first command that failed."""
     for line in exec_lines.split("\n"):
         match = _EXEC_STATUS.search(line)
         if match is not None and match.group(1) in ("exited", "killed", "dumped") and match.group(2) != "0":
-            return int(match.group(2))
+            path = re.match(r"\{ path=(.*?) ; ", line)
+            return path.group(1) if path is not None else "", int(match.group(2))
     return None

@@ -160,3 +160,12 @@ def test_one_that_no_longer_answers_right_did_not_go_on() -> None:
 
 def test_one_that_is_busy_by_then_goes_on() -> None:
     assert steady(serving(completes=False, rate=900.0)) == SERVES
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("/usr/local/lib/gpufleet/gpu-guard.pyz", "its guard"), ("/bin/false", "/bin/false, which its unit")]
+)
+def test_what_failed_before_the_server_is_called_by_its_name(path: str, said: str) -> None:
+    world = World(units={UNIT: replace(status(UNIT, "failed"), start_pre_status=1, start_pre_path=path)})
+    with pytest.raises(NotReady, match=said):
+        wait_ready(Target(UNIT, "new", world.server("", 8000)), world, world.clock, 5.0, 0)  # type: ignore[arg-type]

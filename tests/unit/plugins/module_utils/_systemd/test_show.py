@@ -97,7 +97,8 @@ def exec_line(code: str, status: str, argv: str = "/g --x", ignored: str = "no")
     ],
 )
 def test_the_exit_status_of_the_command_before_the_server(line: str, expected: int | None) -> None:
-    assert status(ExecStartPre=line).start_pre_status == expected
+    found = status(ExecStartPre=line)
+    assert found.start_pre_status == expected and found.start_pre_path == (None if expected is None else "/g")
 
 
 def test_times_and_codes() -> None:
