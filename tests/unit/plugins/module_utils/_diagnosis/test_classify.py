@@ -164,7 +164,8 @@ def test_another_command_before_the_server_is_not_the_guard() -> None:
 def test_another_command_before_the_server_is_named_with_where_it_stands(status: int) -> None:
     """As one of a drop-in, whatever status of the guard's it ends with."""
     found = classify(["false: no"], DiagnosisContext("vllm-b.service", start_pre_status=status, start_pre_path="/bin/false"))
-    assert found.summary == f"/bin/false, which the unit runs before the server, ended with exit status {status}: the server was never begun"
+    who = "/bin/false, which the unit runs before the server,"
+    assert found.summary == f"{who} ended with exit status {status}: the server was never begun"
     assert "`systemctl cat vllm-b.service`" in (found.advice or "") and found.evidence == ("false: no",)
     guard = classify([], DiagnosisContext(start_pre_status=75, start_pre_path="/usr/local/lib/gpufleet/gpu-guard.pyz"))
     assert guard.kind == "memory_not_free"
