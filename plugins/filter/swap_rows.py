@@ -84,8 +84,7 @@ def _row(host: str, model: str, result: Optional[Mapping[str, Any]]) -> Dict[str
     elif result.get("failed"):
         row.update(_failed(result, model, own, row["before"]), detail=_of_failure(result))
     else:
-        served = result.get("served_models") or []
-        row.update(after=", ".join(str(name) for name in served) or model, detail=_first_line(result))
+        row.update(after=model, detail=_first_line(result))  # not the name it answers to: what served before has its catalogue name too
         row.update(_succeeded(result, bool(replaced)))
         if row["result"] == "swapped":
             row["downtime_s"] = timings.get("downtime")  # 0.0 is a figure here: somebody has served all the time
@@ -140,7 +139,7 @@ def _failed(result: Mapping[str, Any], model: str, own: Optional[str], before: O
     if result.get("changed") or result.get("diagnosis"):
         timings = result.get("timings") or {}
         if result.get("ready"):  # what failed came after the new server had been seen to serve
-            return {"result": "FAILED", "after": ", ".join(map(str, result.get("served_models") or [])) or model}
+            return {"result": "FAILED", "after": model}
         if "downtime" in timings and timings["downtime"] is None:
             return {"result": "FAILED", "downtime_s": "down"}
         # Nothing was stopped yet, so that what served goes on, though not everything else is as it was.

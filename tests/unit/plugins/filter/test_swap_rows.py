@@ -75,6 +75,26 @@ def test_each_end_has_its_word(result: dict[str, Any], said: dict[str, Any]) -> 
     assert {key: found[key] for key in said} == said
 
 
+ROLLED_BACK = {**SWAPPED, "failed": True, "msg": "It died.", "rolled_back": True, "ready": False, "served_models": []}
+
+
+@pytest.mark.parametrize(("result", "said"), [
+    (SWAPPED, ("old", "new", "swapped")),
+    ({**SWAPPED, "serving_before": ["old", "small"]}, ("old, small", "new", "swapped")),
+    ({**SWAPPED, **CHECKED}, ("old", "new", "would swap")),
+    ({**SWAPPED, "failed": True, "msg": "It serves, but."}, ("old", "new", "FAILED")),
+    (ROLLED_BACK, ("old", "old", "rolled back")),
+    (UNCHANGED, ("new", "new", "ok, unchanged")),
+    ({**UNCHANGED, "changed": True, "actions": [{"action": "write", "target": "/x"}]}, ("new", "new", "updated")),
+    ({**UNCHANGED, "changed": True, "taken_back": {"since": "2026-11-30T11:40:12Z", "model": "new"}}, ("new", "new", "taken back")),
+])
+def test_before_and_after_are_names_of_the_catalogue_not_of_the_server(result: dict[str, Any], said: tuple[str, str, str]) -> None:
+    """Both entries have the ``served_name`` that clients ask for; a balancer has to be told the same name of a host in both directions."""
+    served = ["for-clients", "an-adapter"] if result["served_models"] else []
+    found = row({**result, "served_models": served})
+    assert (found["before"], found["after"], found["result"]) == said
+
+
 def test_a_failure_before_the_swap_is_why_nobody_else_was_swapped() -> None:
     results = {"gpu01": {"untouched": True, "serving_before": ["old"]}, "gpu02": {"failed_before": True}, "gpu03": {}, "gpu04": SWAPPED}
     found = {each["host"]: (each["result"], each["detail"]) for each in swap_rows(results, "new")}
