@@ -136,6 +136,8 @@ options:
     description:
       - With O(prove=true) the tags of the plays that do something, in a playbook whose first play, with this task, has the tag C(always).
         C(--tags) and C(--skip-tags) can leave them out, and the run would find nothing wrong whatever there is.
+      - V(always) among them stands for a playbook that does something without its other parts. It counts unless C(--tags) names none of the
+        parts, nor a tag of whoever imports the playbook.
     type: list
     elements: str
     default: []

@@ -18,6 +18,8 @@ from ._report import ReportError
 
 # Of the tags of a play, this one says of no part that it runs.
 _ALWAYS = "always"
+# Ansible's own words for all that has a tag.
+_ANY = ("all", "tagged")
 _SIZE = "['\"]?[1-9][0-9]*%?['\"]?"
 _BATCH = re.compile(r"(%s|\[ *%s *(, *%s *)*\])\Z" % (_SIZE, _SIZE, _SIZE))
 
@@ -84,10 +86,12 @@ def parts_that_run(parts: Sequence[str], tags: Iterable[Any], only: Sequence[str
     """Those of ``parts``, the tags of plays, that a run with ``--tags only --skip-tags skip`` does not leave out.
 
     ``tags`` are those of a task in a play of the same playbook with the tag `always`. What else it has, whoever imports the playbook has
-    given to all of its plays.
+    given to all of its plays. `always` among the parts is what is left without the others: it counts where it is asked for, and a slip in
+    ``--tags`` asks for nothing.
     """
     others = [str(tag) for tag in tags if str(tag) != _ALWAYS]
-    return [part for part in parts if _runs([*others, part], only, skip)]
+    asked = not set(only).isdisjoint([*_ANY, *others, *parts])
+    return [part for part in parts if _runs([*others, part], only, skip) and (part != _ALWAYS or asked)]
 
 
 def _runs(tags: List[str], only: Sequence[str], skip: Sequence[str]) -> bool:

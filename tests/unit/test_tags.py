@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FLEET = {"gpu_hosts": {"hosts": {"gpu01": {"ansible_host": "127.0.0.1", "ansible_port": 1}},
                        "vars": {"vllm_models": {"m": {"path": "/models/m", "gpus": [0]}}}}}  # fmt: skip
 PARTS = {"fleet_status": "status", "gpu_cleanup": "cleanup", "benchmark": "benchmark", "deploy": "deploy", "borrow_gpus": "borrow"}
+PART_OF = {**PARTS, "swap_model": "swap"}
 
 
 def ran(tmp_path: Path, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -47,13 +48,15 @@ def test_what_was_done_is_told_only_where_something_could_be_done(tmp_path: Path
         *((playbook, ["--skip-tags", part]) for playbook, part in PARTS.items()),
         ("fleet_status", ["--tags", "always"]),
         ("fleet_status", ["--tags", "stauts", "-e", "fail_on_drift=true"]),
+        # It has a plan without its part, but a slip asks for none.
+        ("swap_model", ["--tags", "swpa"]),
     ],
 )
 def test_a_run_that_looks_at_nothing_is_refused(tmp_path: Path, playbook: str, arguments: list[str]) -> None:
-    more = {"deploy": ["-e", "model=m"], "borrow_gpus": ["-e", "command=true"]}.get(playbook, [])
+    more = {"deploy": ["-e", "model=m"], "swap_model": ["-e", "model=m"], "borrow_gpus": ["-e", "command=true"]}.get(playbook, [])
     done = ran(tmp_path, f"playbooks/{playbook}.yml", *more, *arguments)
     said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode == 2 and "Nothing was touched" in said and f"add `--tags {PARTS[playbook]}`" in said, said
+    assert done.returncode == 2 and "Nothing was touched" in said and f"add `--tags {PART_OF[playbook]}`" in said, said
     assert "gpu01" not in done.stdout, done.stdout
 
 
@@ -62,3 +65,12 @@ def test_tags_of_whoever_imports_a_playbook_choose_its_parts(tmp_path: Path) -> 
     site.write_text(json.dumps([{"import_playbook": str(ROOT / "playbooks" / "fleet_status.yml"), "tags": ["fleet"]}]), encoding="utf-8")
     done = ran(tmp_path, str(site), "--tags", "fleet")
     assert "Fleet: gpu_hosts" in done.stdout and "Nothing was touched" not in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def test_tags_of_whoever_imports_a_swap_and_no_others_choose_its_parts(tmp_path: Path) -> None:
+    site = tmp_path / "site.yml"
+    site.write_text(json.dumps([{"import_playbook": str(ROOT / "playbooks" / "swap_model.yml"), "tags": ["fleet"]}]), encoding="utf-8")
+    plan = ran(tmp_path, str(site), "-e", "model=m", "--tags", "fleet", "--skip-tags", "swap")
+    assert "Plan: m on 1 host" in plan.stdout and "Nothing was touched" not in plan.stdout + plan.stderr, plan.stdout + plan.stderr
+    slip = ran(tmp_path, str(site), "-e", "model=m", "--tags", "swpa")
+    assert slip.returncode == 2 and "Nothing was touched" in slip.stdout + slip.stderr, slip.stdout + slip.stderr

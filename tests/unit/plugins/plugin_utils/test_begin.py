@@ -95,6 +95,28 @@ def test_the_parts_are_those_that_ansible_runs(tags: List[str], only: List[str],
     assert _begin.parts_that_run(["status"], tags, only, skip) == running
 
 
+@pytest.mark.parametrize(
+    ("tags", "only", "skip", "running"),
+    [
+        (["always"], ["all"], [], ["swap", "report", "always"]),
+        (["always"], ["always"], [], ["always"]),
+        (["always"], ["report"], [], ["report", "always"]),
+        (["always"], ["all"], ["swap"], ["report", "always"]),
+        (["always"], ["all"], ["swap", "report"], ["always"]),
+        (["always"], ["swap"], ["swap"], ["always"]),
+        (["always"], ["swpa", "report"], [], ["report", "always"]),
+        (["always", "mine"], ["mine"], ["swap"], ["report", "always"]),
+        (["always"], ["swpa"], [], []),
+        (["always", "mine"], ["swpa"], [], []),
+        (["always"], ["untagged"], [], []),
+    ],
+)
+def test_what_is_left_without_the_parts_counts_where_it_is_asked_for(
+    tags: List[str], only: List[str], skip: List[str], running: List[str]
+) -> None:
+    assert _begin.parts_that_run(["swap", "report", "always"], tags, only, skip) == running
+
+
 def test_a_run_without_any_of_its_parts_is_refused() -> None:
     _begin.check_parts(["swap", "always"], ["always"])
     _begin.check_parts([], [])
