@@ -77,6 +77,14 @@ def test_the_example_for_github_has_the_form_of_a_workflow() -> None:
             assert "${{" not in step.get("run", ""), step["name"]
 
 
+def test_no_plan_takes_the_place_of_a_swap_that_waits_on_github() -> None:
+    """GitHub keeps one run of a group waiting, and a newer one of the same group replaces it."""
+    content = github()
+    assert content["on"]["push"] == {"branches": ["main"]}
+    # That of a pull request is refs/pull/N/merge.
+    assert content["concurrency"]["group"] == "fleet-${{ github.ref }}"
+
+
 def test_no_job_for_github_runs_for_a_fork() -> None:
     condition = "github.event_name == 'push' || github.event.pull_request.head.repo.full_name == github.repository"
     assert [name for name, job in github()["jobs"].items() if job.get("if") != condition] == []
