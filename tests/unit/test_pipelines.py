@@ -136,7 +136,12 @@ gpu_hosts:
         (("gpufleet.vllm.gpu_cleanup", "-e", "target=web"), 2, "Nothing was touched"),
         (("gpufleet.vllm.swap",), 1, "could not be found"),
         (("gpufleet.vllm.swap_model", "-e", "@nowhere.yml"), 1, "nowhere.yml"),
+        (("gpufleet.vllm.fleet_status", "-e", "target=web"), 2, "No host was asked"),
+        (("gpufleet.vllm.fleet_status", "-e", "fail_on_drift=perhaps"), 2, "No host was asked"),
+        (("gpufleet.vllm.fleet_status", "-e", "models=x"), 2, "No host was asked"),
         (("broken.yml",), 4, "YAML parsing failed"),
+        (("gpufleet.vllm.fleet_status", "-e", "@broken.yml"), 4, "YAML parsing failed"),
+        (("gpufleet.vllm.fleet_status", "-e", '{"a":'), 4, "parsing failed"),
         (("gpufleet.vllm.swap_model", "--chekc"), 2, "unrecognized arguments"),
     ],
 )
@@ -151,6 +156,26 @@ def test_the_exit_status_is_what_the_page_says(tmp_path: Path, words: tuple[str,
     assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done.stdout + done.stderr
     assert "gpu01.example.com" not in done.stdout.partition("PLAY RECAP")[2]
     assert re.search(r"^\| (\d or )?%d( or \d)? \|" % status, (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.parametrize(
+    ("broken", "status"),
+    [("inventory.yml", 2), ("group_vars/gpu_hosts.yml", 2), ("host_vars/gpu01.example.com.yml", 2), ("group_vars/all.yml", 4)],
+)
+@pytest.mark.parametrize("playbook", ["fleet_status", "swap_model"])
+def test_a_file_of_the_inventory_that_cannot_be_parsed_ends_as_the_page_says(
+    tmp_path: Path, playbook: str, broken: str, status: int
+) -> None:
+    (tmp_path / "inventory.yml").write_text(INVENTORY, encoding="utf-8")
+    (tmp_path / broken).parent.mkdir(exist_ok=True)
+    (tmp_path / broken).write_text("a: [\n", encoding="utf-8")
+    env = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "ansible-playbook"), f"gpufleet.vllm.{playbook}", "-i", "inventory.yml", "-e", "model=x"],
+        cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == status and "YAML parsing failed" in done.stdout + done.stderr, done.stdout + done.stderr
+    assert "gpu01.example.com" not in done.stdout.partition("PLAY RECAP")[2]
 
 
 def test_an_execution_environment_finds_what_it_needs(collection: Collection) -> None:
