@@ -1,10 +1,11 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The filters ``deploy_rows`` and ``deploy_steps``; documented in the files of these names beside this one."""
+"""The filters ``deploy_fault``, ``deploy_rows`` and ``deploy_steps``; documented in the files of these names beside this one."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from ansible.errors import AnsibleFilterError
@@ -19,6 +20,15 @@ _WORDS = {
     "prove_free": "prove GPU %s free", "end_process": "end pid %s", "warm": "read %s into the page cache",
     "follow": "follow what %s is doing",
 }  # fmt: skip
+# As modules end a message, and as they have it within a sentence.
+_UNTOUCHED = re.compile(r"Nothing was touched\.(\s|\Z)|,( and)? nothing was touched(?=[.:])")
+
+
+def deploy_fault(message: Any, done: Any) -> str:
+    """What a step failed with. That it touched nothing is left out where steps before it did something on the host."""
+    if not isinstance(done, (list, tuple)):
+        raise AnsibleFilterError("deploy_fault takes a list of what was done, not %s" % type(done).__name__)
+    return _UNTOUCHED.sub("", str(message)).strip() if done else str(message)
 
 
 def deploy_rows(hosts: Any, hostvars: Any, left_out: Sequence[str] = ()) -> List[Dict[str, Any]]:
@@ -59,4 +69,4 @@ class FilterModule:
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
         """The filters of this file by name."""
-        return {"deploy_rows": deploy_rows, "deploy_steps": deploy_steps}
+        return {"deploy_fault": deploy_fault, "deploy_rows": deploy_rows, "deploy_steps": deploy_steps}

@@ -1,7 +1,7 @@
 # Copyright (c) 2026 the gpufleet.vllm authors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A deployment that ends after its first batch tells of the hosts after it as well."""
+"""What the table of a deployment says of each host: of those after its first batch too, when it ends there, and of one that failed late."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from report_schemas import faults
 
@@ -45,3 +46,27 @@ def test_hosts_whose_turn_did_not_come_are_in_the_table_and_in_the_report(tmp_pa
         ("gpu01", "unreachable"), ("gpu02", "not begun"), ("gpu03", "not begun"),
     ]  # fmt: skip
     assert done.stdout.count("not begun") >= 2, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "detail"),
+    [
+        ({"deploy_failure": "Port 8000 is in use. Nothing was touched."}, "Port 8000 is in use. Nothing was touched."),
+        ({"deploy_failure": "Port 8000 is in use. Nothing was touched.", "vllm_model_result": {"actions": ["fetch 3 files"]}},
+         "Port 8000 is in use."),
+        ({"deploy_failure": {}, "vllm_model_result": {"actions": ["fetch 3 files"]},
+          "deploy_service": {"actions": [{"action": "start", "target": "vllm-m.service"}]}}, "fetch 3 files; start vllm-m.service"),
+    ],
+)  # fmt: skip
+def test_a_host_on_which_something_was_fetched_is_not_said_to_be_untouched(
+    tmp_path: Path, variables: dict[str, object], detail: str
+) -> None:
+    plays = yaml.safe_load((ROOT / "playbooks" / "deploy.yml").read_text(encoding="utf-8"))
+    (note,) = (task for play in plays for task in play["tasks"] if task["name"] == "Note what was done")
+    check = {"ansible.builtin.assert": {"that": "deploy_row.detail == detail"}}
+    given = {"vllm_install_result": {"actions": []}, "vllm_model_result": {"actions": []}, "deploy_service": {"changed": False}}
+    play = {"hosts": "localhost", "gather_facts": False, "vars": {**given, **variables, "detail": detail}, "tasks": [note, check]}
+    (tmp_path / "note.yml").write_text(json.dumps([play]), encoding="utf-8")
+    command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "-c", "local", str(tmp_path / "note.yml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr

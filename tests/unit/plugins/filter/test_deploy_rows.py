@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.vllm.plugins.filter.deploy_rows import deploy_rows, deploy_steps
+from ansible_collections.gpufleet.vllm.plugins.filter.deploy_rows import deploy_fault, deploy_rows, deploy_steps
 
 UNIT = "vllm-kimi.service"
 DONE = {"host": "gpu01", "vllm": "0.33.0", "commit": None, "fetched_mib": 5, "ready": True, "result": "failed", "failed": True,
@@ -53,7 +53,22 @@ def test_steps_are_words(actions: Any, said: str) -> None:
     assert deploy_steps(actions) == said
 
 
+@pytest.mark.parametrize(
+    ("message", "of_the_whole"),
+    [
+        ("Port 8000 is in use. Give another. Nothing was touched.", "Port 8000 is in use. Give another."),
+        ("Nothing was touched. GPU 9 is not on this host.", "GPU 9 is not on this host."),
+        ("kimi cannot work on this host, and nothing was touched:\n- it does not fit", "kimi cannot work on this host:\n- it does not fit"),
+        ("GPU memory can't be reclaimed now, nothing was touched. Wait.", "GPU memory can't be reclaimed now. Wait."),
+        ("The server did not start.", "The server did not start."),
+    ],
+)
+def test_a_module_that_touched_nothing_does_not_speak_for_those_before_it(message: str, of_the_whole: str) -> None:
+    assert deploy_fault(message, []) == message
+    assert deploy_fault(message, ["fetch 3 files"]) == of_the_whole
+
+
 def test_something_else_is_refused() -> None:
-    for odd in (lambda: deploy_rows("gpu01", {}), lambda: deploy_steps({"action": "write"})):
+    for odd in (lambda: deploy_rows("gpu01", {}), lambda: deploy_steps({"action": "write"}), lambda: deploy_fault("x", "y")):
         with pytest.raises(AnsibleFilterError, match="takes a list of"):
             odd()
