@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -50,8 +52,34 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def examples(*languages: str) -> list[Block]:
-    """The examples of all pages in these languages."""
-    return [block for page in pages() for block in blocks(page) if block.language in languages]
+    """The examples of all pages in these languages, and those in what pages are made from: modules, filters, heads of playbooks."""
+    return [block for block in _all() if block.language in languages]
+
+
+@cache
+def _all() -> tuple[Block, ...]:
+    written = [block for page in pages() for block in blocks(page)]
+    return (*written, *_of_modules(), *_of_filters(), *_of_playbooks())
+
+
+def _of_modules() -> Iterator[Block]:
+    for path in sorted((ROOT / "plugins" / "modules").glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and [getattr(target, "id", None) for target in node.targets] == ["EXAMPLES"]:
+                yield Block("%s:%d" % (name_of(path), node.lineno), "yaml", str(ast.literal_eval(node.value)))
+
+
+def _of_filters() -> Iterator[Block]:
+    for path in sorted((ROOT / "plugins" / "filter").glob("*.yml")):
+        yield Block(name_of(path), "yaml", str(yaml.safe_load(path.read_text(encoding="utf-8"))["EXAMPLES"]))
+
+
+def _of_playbooks() -> Iterator[Block]:
+    """The commands in the comment that a playbook begins with."""
+    for path in sorted((ROOT / "playbooks").glob("*.yml")):
+        head = path.read_text(encoding="utf-8").partition("\n\n")[0]
+        lines = [line[1:].strip() for line in head.splitlines() if line.startswith("#   ansible")]
+        yield Block(name_of(path), "shell", "\n".join(lines) + "\n")
 
 
 def _inline(page: Path) -> Iterator[tuple[int, Token]]:

@@ -16,7 +16,8 @@ from ansible.cli.playbook import PlaybookCLI
 from ansible.parsing.splitter import parse_kv
 
 from .blocks import ROOT, examples
-from .known import NAMESPACE, filters, make_targets, modules, playbooks
+from .known import NAMESPACE, filters, make_targets, modules, options_of_modules, options_of_roles, playbooks
+from .values import wrong_values
 
 CLIS = {"ansible-playbook": PlaybookCLI, "ansible": AdHocCLI}
 # Programs of others, whose arguments nobody here can look up.
@@ -81,8 +82,11 @@ def problems(words: list[str]) -> list[str]:
         name = options.module_name.removeprefix(NAMESPACE)
         if name == options.module_name:
             return []
-        return sorted(set(parse_kv(options.module_args)) - modules().get(name, frozenset())) if name in modules() else [name]
-    found = []
+        if name not in modules():
+            return [name]
+        pairs = parse_kv(options.module_args)
+        return sorted(set(pairs) - modules()[name]) + wrong_values(pairs, options_of_modules()[name])
+    found = [wrong for pairs in extra for wrong in wrong_values(pairs, options_of_roles())]
     for playbook in options.args:
         name = playbook.removeprefix(NAMESPACE).removeprefix("playbooks/")
         if name in FILES:

@@ -51,9 +51,25 @@ def _of_roles() -> frozenset[str]:
 
 
 @cache
+def options_of_modules() -> dict[str, dict[str, Any]]:
+    """The options of each module, with what they take."""
+    return {path.stem: _documentation(path.read_text(encoding="utf-8"))["options"] for path in _sources()}
+
+
+@cache
+def options_of_roles() -> dict[str, Any]:
+    """The variables of all roles, with what they take."""
+    found: dict[str, Any] = {}
+    for path in sorted((ROOT / "roles").glob("*/meta/argument_specs.yml")):
+        for spec in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values():
+            found.update(spec["options"])
+    return found
+
+
+@cache
 def modules() -> dict[str, frozenset[str]]:
-    """The options of each module."""
-    return {path.stem: frozenset(_documentation(path.read_text(encoding="utf-8"))["options"]) for path in _sources()}
+    """The names of the options of each module."""
+    return {name: frozenset(options) for name, options in options_of_modules().items()}
 
 
 def _sources() -> list[Any]:

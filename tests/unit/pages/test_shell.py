@@ -61,6 +61,8 @@ def there(name: str) -> bool:
         ("ansible-playbook gpufleet.vllm.swap_model -i x -e '{\"gpu_reclaim_gpus\": [0]}'", "the variable gpu_reclaim_gpus of swap_model"),
         ("ansible-playbook gpufleet.vllm.swap_model --chekc", "an option of ansible-playbook"),
         ("ansible gpu_hosts -m gpufleet.vllm.gpu_reclaim -a 'scop=all'", "scop"),
+        ("ansible gpu_hosts -m gpufleet.vllm.gpu_reclaim -a 'scope=al'", "value of scope must be one of: orphans, services, all, got: al"),
+        ("ansible-playbook gpufleet.vllm.gpu_cleanup -e gpu_reclaim_reset=if_neded", "value of gpu_reclaim_reset must be one of"),
         ("make unti", "make unti"),
         (".venv/bin/python -m pytest tests/unti -q", "the tests tests/unti"),
         ("true && swapmodel", "the command true"),
@@ -68,4 +70,10 @@ def there(name: str) -> bool:
     ],
 )
 def test_the_rules_find_what_is_wrong(line: str, problem: str) -> None:
-    assert problem in [found for words in commands(line) for found in problems(words)]
+    assert any(found.startswith(problem) for words in commands(line) for found in problems(words))
+
+
+def test_the_command_at_the_head_of_each_playbook_is_read_as_well() -> None:
+    heads = [block for block in BLOCKS if block.place.startswith("playbooks/")]
+    assert {block.place for block in heads} == {"playbooks/%s.yml" % name for name in playbooks()}
+    assert all("ansible-playbook gpufleet.vllm." in block.text for block in heads)

@@ -17,7 +17,8 @@ import pytest
 import yaml
 from ansible.playbook.task import Task
 from pages.blocks import ROOT, Block, examples
-from pages.known import NAMESPACE, modules, of_ours, roles, variables
+from pages.known import NAMESPACE, modules, of_ours, options_of_modules, options_of_roles, roles, variables
+from pages.values import wrong_values
 
 from ansible_collections.gpufleet.vllm.plugins.module_utils._catalogue.resolve import examine
 
@@ -108,7 +109,9 @@ def test_what_tasks_name_is_there(block: Block) -> None:
                     assert action in KEYWORDS or action.count(".") == 2, "%s: %s is no full name" % (block.place, action)
                 else:
                     known = modules()[action.removeprefix(NAMESPACE)]
-                    assert sorted(set(options) - known) == [], block.place
+                    assert sorted(set(options or {}) - known) == [], block.place
+                    assert wrong_values(options or {}, options_of_modules()[action.removeprefix(NAMESPACE)]) == [], block.place
+            assert wrong_values(task.get("vars") or {}, options_of_roles()) == [], block.place
             role = (task.get("ansible.builtin.include_role") or task.get("ansible.builtin.import_role") or {}).get("name", "")
             if role:
                 given = {name for name in task.get("vars") or {} if of_ours(name)}
@@ -126,6 +129,7 @@ def stray(mapping: dict[str, Any], block: Block) -> list[str]:
 def test_every_variable_is_one_that_somebody_reads(block: Block) -> None:
     for mapping in mappings_of(load(block)):
         assert stray(mapping, block) == [], block.place
+        assert wrong_values(mapping, options_of_roles()) == [], block.place
 
 
 @pytest.mark.parametrize("block", [block for block in data() if "vllm_models" in block.text], ids=lambda block: block.place)
@@ -151,3 +155,22 @@ def test_the_rules_find_what_is_wrong() -> None:
     unread = Block("x.md:1", "yaml", "model_rot: /models\nvllm_models: {x: {path: '{{ model_root }}/x'}}\n")
     assert stray(load(unread), unread) == ["model_rot"]
     assert examine({"x": {"path": "/x", "tensor_parallel_size": 2}}, "x")[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"vllm_install_manage_packages": "sometimes"}, "vllm_install_manage_packages"),
+        ({"vllm_service_port": "eight"}, "vllm_service_port"),
+        ({"vllm_service_guard": {"timeuot": 3}}, "timeuot"),
+        ({"vllm_service_guard": {"timeout": "{{ seconds }}"}, "vllm_service_state": "{{ any }}", "site": 1}, None),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_found(given: dict[str, Any], wrong: str | None) -> None:
+    found = wrong_values(given, options_of_roles())
+    assert (found == []) if wrong is None else (len(found) == 1 and wrong in found[0]), found
+
+
+@pytest.mark.parametrize("begin", ["plugins/modules/gpu_reclaim.py", "plugins/filter/deployment.yml"])
+def test_what_pages_are_made_from_is_read_as_well(begin: str) -> None:
+    assert any(block.place.startswith(begin) and plays_of(block) for block in BLOCKS)
