@@ -18,6 +18,10 @@ from lab.driver.testing import LocalDriver, running_driver
 from .reading import BACKENDS, Reading, comparable, wait_until
 
 
+# A call that does not hang is answered within this on a machine on which much else runs: also the first one of a new worker.
+ANSWERED_S = 2.0
+
+
 @pytest.fixture
 def reading(driver_local: LocalDriver) -> Reading:
     """Readings of an idle driver with eight GPUs."""
@@ -56,7 +60,7 @@ def test_a_hung_driver_is_given_up_and_never_taken_for_free(reading: Reading, ba
 
 def test_an_optional_call_that_hangs_costs_only_its_value(reading: Reading) -> None:
     reading.driver.gpus.hang("nvmlDeviceGetUtilizationRates")
-    facts = reading.one("nvml", timeout=0.5)
+    facts = reading.one("nvml", timeout=ANSWERED_S)
     assert facts["available"] and not states(facts)
     assert [gpu["utilization_percent"] for gpu in facts["gpus"]] == [None] * 8
     assert facts["free_mib"] and reading.took[0] < 8
@@ -81,7 +85,7 @@ def test_several_bad_gpus_do_not_hide_the_good_ones(reading: Reading, call: str,
 def test_two_optional_calls_that_hang_cost_no_gpu(reading: Reading) -> None:
     for call in ("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetComputeMode"):
         reading.driver.gpus.hang(call)
-    facts = reading.one("nvml", timeout=0.5)
+    facts = reading.one("nvml", timeout=ANSWERED_S)
     assert facts["available"] and not states(facts) and facts["free_mib"] == 777976
     assert [(gpu["utilization_percent"], gpu["compute_mode"]) for gpu in facts["gpus"]] == [(None, None)] * 8
 
@@ -181,7 +185,7 @@ def test_holders_that_cannot_be_told_do_not_vanish_without_a_word(reading: Readi
     (process,) = reading.one("nvml")["gpus"][2]["processes"]
     assert process["pid"] == holder.pid and process["type"] is None
     reading.driver.gpus.hang("nvmlDeviceGetMinorNumber", gpu=2)
-    facts = reading.one("nvml", timeout=0.5)
+    facts = reading.one("nvml", timeout=ANSWERED_S)
     assert facts["available"] and not states(facts) and facts["gpus"][2]["processes"] == []
     assert "can't be seen where the number of its device node is unknown: GPU 2" in facts["reason_detail"]
 
