@@ -17,7 +17,6 @@ from lab.driver.testing import LocalDriver, running_driver
 
 from .reading import BACKENDS, Reading, comparable, wait_until
 
-
 # A call that does not hang is answered within this on a machine on which much else runs: also the first one of a new worker.
 ANSWERED_S = 2.0
 
