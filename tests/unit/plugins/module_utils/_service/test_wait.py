@@ -128,12 +128,12 @@ def test_one_that_still_loads_when_its_time_is_over_is_not_unwell() -> None:
 SERVES = ReadyState(True, "ready", "it serves")
 
 
-def steady(world: World, server: Any = None) -> ReadyState:
-    target = Target(UNIT, "new", server or world.server("", 8000))  # type: ignore[arg-type]
-    return wait_steady(target, world, world.clock, 5.0, 0, SERVES)  # type: ignore[arg-type]
+def steady(world: Any) -> ReadyState:
+    return wait_steady(Target(UNIT, "new", world.server("", 8000)), world, world.clock, 5.0, 0, SERVES)
 
 
-def serving(**behaviour: Any) -> World:
+def serving(**behaviour: Any) -> Any:
+    """A world in which the unit runs; it stands in for systemd and the clock."""
     world = World(units={UNIT: status(UNIT, "active")}, behaviours={UNIT: Behaviour(load=0.0, **behaviour)})
     world.started_at[UNIT] = world.clock.now
     return world
@@ -147,7 +147,7 @@ def test_one_that_was_started_again_meanwhile_did_not_go_on() -> None:
         pause(seconds)
         world.units[UNIT] = replace(world.units[UNIT], main_pid=4711)
 
-    world.clock.sleep = replaced  # type: ignore[method-assign]
+    world.clock.sleep = replaced
     with pytest.raises(NotReady, match="served, and then was started again") as failure:
         steady(world)
     assert failure.value.served
@@ -166,6 +166,6 @@ def test_one_that_is_busy_by_then_goes_on() -> None:
     ("path", "said"), [("/usr/local/lib/gpufleet/gpu-guard.pyz", "its guard"), ("/bin/false", "/bin/false, which its unit")]
 )
 def test_what_failed_before_the_server_is_called_by_its_name(path: str, said: str) -> None:
-    world = World(units={UNIT: replace(status(UNIT, "failed"), start_pre_status=1, start_pre_path=path)})
+    world: Any = World(units={UNIT: replace(status(UNIT, "failed"), start_pre_status=1, start_pre_path=path)})
     with pytest.raises(NotReady, match=said):
-        wait_ready(Target(UNIT, "new", world.server("", 8000)), world, world.clock, 5.0, 0)  # type: ignore[arg-type]
+        wait_ready(Target(UNIT, "new", world.server("", 8000)), world, world.clock, 5.0, 0)
